@@ -17,13 +17,12 @@ from pathlib import Path
 from bisect_cfg.configuration import Purpose, Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, digest
-from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE
+from bisect_cfg.probe.protocol import METRICS_FILE
 from bisect_cfg.reports import text
 from bisect_cfg.reports.answer import failure_of
 from bisect_cfg.runner.traces import tail_of_log
 from bisect_cfg.store.folder import check_entries, is_at_work
 from bisect_cfg.store.state import STATE_FILE, read_state
-from bisect_cfg.trials.command_runner import load_command_run
 from bisect_cfg.trials.runs import load_run
 
 EMPTY: JsonObject = {
@@ -185,9 +184,8 @@ def _last_begun(folder: Path) -> Path | None:
 
 def _failure_of(folder: Path, name: str) -> JsonObject | None:
     """The failure that a run has shown; None if it is not over, or its traces are damaged: there is nothing to show."""
-    load = load_run if (folder / "trials" / name / EVENTS_FILE).exists() else load_command_run
     with contextlib.suppress(InputError):
-        run = load(folder, name)
+        run = load_run(folder, name)
         return None if run is None else failure_of(run)
     return None
 

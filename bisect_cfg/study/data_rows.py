@@ -65,7 +65,7 @@ class _Rows:
 
     def judged(self, run: Run) -> TrialResult:
         """What it says."""
-        return self._runner.judged(run, self._runner.horizon)
+        return self._runner.judged(run)
 
     def is_valid(self, configuration: Configuration) -> str | None:
         """Any row may be exchanged."""

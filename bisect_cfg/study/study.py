@@ -174,7 +174,7 @@ class Study:
 
     def _record(self, number: int, plan: Plan, run: Run) -> None:
         ends = plan.purpose in TWO_ENDS
-        result = self.runner.judged(run, run.horizon) if ends else result_of(run, self.verdict_of(run), run.horizon)
+        result = self.runner.judged(run) if ends else result_of(run, self.verdict_of(run))
         good = plan.purpose is Purpose.GOOD_BASELINE
         outcome = self.outcome_of_good(run) if good else result.outcome
         self.store.finish(number, result_attributes(result, outcome), outcome, result.intermediate)

@@ -14,116 +14,32 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from bisect_cfg.capture.script import by_hand, is_masked
 from bisect_cfg.capture.target import CommandTarget, Sides
-from bisect_cfg.common.failures import signature as signatures
-from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.common.text import clean, normalise, plain
-from bisect_cfg.configuration import Configuration, Outcome
+from bisect_cfg.configuration import Configuration
 from bisect_cfg.jsonfile import make_folder, private, write_json, write_text
 from bisect_cfg.probe.protocol import METRICS_FILE
-from bisect_cfg.probe.secrets import know_command, scrub
+from bisect_cfg.probe.secrets import know_command
 from bisect_cfg.runner import supervisor
 from bisect_cfg.runner.hang import HANG_TIMES, Patience
 from bisect_cfg.runner.logs import shorten
-from bisect_cfg.runner.traces import Row, Traces, tail_of_log
-from bisect_cfg.runner.verdict import CANNOT_RUN, SKIPPED, Ended, Metrics, Observation, trace_of
+from bisect_cfg.runner.traces import Row, Traces
 from bisect_cfg.runner.watch import Ending, watch
-from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.trials.clean import clean_folder
 from bisect_cfg.trials.environments import CannotBuild, Environment
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runs import Run, read_ending, result_of
+from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.trial_runner import Progress, TrialRunner
-
-SKIP = 125
-NOT_RUN = (126, 127)
-"""Exit statuses with a meaning of their own: `git bisect run` takes 125 for "cannot be tested"; a shell gives 126 for
-what cannot be executed and 127 for what is not there."""
 
 SILENCE_SECONDS = 600.0
 """Where no --trial-timeout is given, a trial may be silent for this long, or `HANG_TIMES` times as long as any run that
 passed before; as long as none did, for as long as it likes, as nothing is known of it."""
-
-LINES_READ = 40
-"""Of the end of an output, in which a line is looked for that says what went wrong."""
-
-_COMPLAINTS = (
-    re.compile(r"\b(?:errors?|fatal|panic|exception)\b", re.IGNORECASE),
-    re.compile(
-        r"\b(?:fail(?:ed|ure|s)?|invalid|illegal|cannot|can't|could not|unable|denied|refused|unknown|unrecogni[sz]ed"
-        r"|unexpected|not found|no such|not supported|unsupported|not allowed|incompatible|conflict(?:s|ing)?"
-        r"|mutually exclusive|missing|required|must|abort(?:ed)?)\b",
-        re.IGNORECASE,
-    ),
-)
-"""How programs say that something went wrong, the plainest words first."""
-
-
-def observe_command(rows: Sequence[Row], folder: Path, ending: Ending) -> Observation:
-    """Say what happened in a run of a command that is over.
-
-    Args:
-        rows: the metrics that it printed.
-        folder: of the run, which has ``log.txt``.
-        ending: how it came to its end.
-    """
-    died, message = _death(folder / "log.txt", ending)
-    ended = Ended.FAILURE if died is not None else Ended.END if ending.exit_code == 0 else Ended.STOPPED
-    steps = rows[-1]["step"] if rows else 0
-    seen = Observation(died, ended, steps, ending.seconds, message, trained=bool(rows), counted=bool(rows))
-    return replace(seen, trace=trace_of(seen, Metrics(rows)))
-
-
-def _death(log: Path, ending: Ending) -> tuple[Signature | None, str]:
-    """The signature of what ended a run, and in words; None for one that ended well, or that we ended."""
-    code = ending.exit_code
-    if ending.hang is not None:
-        return Signature("hang"), ending.hang
-    if code is None or code == 0:
-        return None, ""
-    if code == SKIP:
-        return Signature(SKIPPED), f"exit status {SKIP}: it cannot be judged"
-    lines = tail_of_log(log, LINES_READ)
-    line = complaint_in(lines)
-    if code in NOT_RUN:
-        return Signature(CANNOT_RUN, str(code)), line or f"exit status {code}"
-    found = signatures.from_exit(code, log)
-    if found.kind == "exit":
-        # Programs have few exit statuses and many failures: what they say of it tells them apart.
-        return replace(found, message=normalise(line)), line
-    if found.kind == "signal":
-        return found, found.name
-    if found.kind == "exception" and found.message:
-        found = replace(found, where="")  # ranks print their tracebacks into each other: whose frame is last is chance
-    own = (clean(line) for line in reversed(lines) if found.name and found.name in line)
-    return found, next(own, str(found))
-
-
-def complaint_in(lines: Sequence[str]) -> str:
-    """The last of some lines that says that something went wrong, "" if none does. Not simply the last one: what a
-    program buffers, its ordinary output, comes after what it complains of."""
-    told = (line for words in _COMPLAINTS for line in reversed(lines) if words.search(line))
-    return plain(next(told, "")).strip()
-
-
-def load_command_run(study: Path, number: int | str) -> Run | None:
-    """A run of a command that ended before, read back from its folder; None if there is none that came to its end."""
-    folder = study / "trials" / str(number)
-    found = read_ending(folder)
-    if found is None:
-        return None
-    ending, kept = found
-    traces = Traces.of(folder)
-    traces.read()
-    return Run(observe_command(traces.metrics.rows, folder, ending), traces, folder, kept.get("horizon"), COLD)
 
 
 class CommandRunner(TrialRunner):
@@ -156,17 +72,6 @@ class CommandRunner(TrialRunner):
         return self.target.sides
 
     # ------------------------------------------------------------------------------------------------ running
-
-    def load(self, name: int | str) -> Run | None:
-        return load_command_run(self.folder, name)
-
-    def judged(self, run: Run, steps: int | None) -> TrialResult:
-        """The result of a run: its outcome under the failure under study, and what is worth keeping."""
-        verdict = run.judged(self.known.standard)
-        result = result_of(run, verdict, steps)
-        if result.outcome is Outcome.FAIL:
-            self._see_failure(verdict.step)
-        return result
 
     def train(self, plan: Plan) -> Run:
         """Run the command as planned and say what happened.
@@ -257,10 +162,7 @@ class CommandRunner(TrialRunner):
             stream.writelines(json.dumps(row) + "\n" for row in printed)
         shorten(folder / "log.txt")
         clean_folder(folder)
-        traces = Traces.of(folder)
-        traces.read()
-        rows = traces.metrics.rows
-        write_json(folder / "ending.json", {**asdict(ending), "horizon": plan.steps, "steps": len(rows), "level": COLD})
-        self._seen.note(ending, len(rows))
-        seen = observe_command(rows, folder, ending)
-        return Run(replace(seen, message=scrub(seen.message)), traces, folder, plan.steps, COLD)
+        kept = {"horizon": plan.steps, "steps": len(printed), "level": COLD, "watched": False}
+        write_json(folder / "ending.json", {**asdict(ending), **kept})
+        self._seen.note(ending, len(printed))
+        return self.load(plan.name)

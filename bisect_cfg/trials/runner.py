@@ -60,7 +60,7 @@ from bisect_cfg.trials.clean import clean_folder
 from bisect_cfg.trials.inputs import Inputs
 from bisect_cfg.trials.plan import Plan, StopRule
 from bisect_cfg.trials.ports import free_port, own_port
-from bisect_cfg.trials.runs import Run, load_run, result_of
+from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import Training
 from bisect_cfg.trials.trial_runner import Progress, TrialRunner, inside
@@ -168,10 +168,10 @@ class ScriptRunner(TrialRunner):
 
     # ------------------------------------------------------------------------------------------------ running
 
-    def _result(self, request: TrialRequest, run: Run, steps: int | None) -> TrialResult:
-        result = self.judged(run, steps)
+    def _result(self, request: TrialRequest, run: Run) -> TrialResult:
+        result = self.judged(run)
         if result.outcome is Outcome.UNRESOLVED and not run.seen.invalid and self.doubts(result.signature):
-            return self._checked_cold(request, result, steps)
+            return self._checked_cold(request, result, run.horizon)
         return result
 
     def doubts(self, signature: str | None) -> bool:
@@ -190,7 +190,7 @@ class ScriptRunner(TrialRunner):
     def _checked_cold(self, request: TrialRequest, warm: TrialResult, steps: int) -> TrialResult:
         """The same trial from a cold start; the warm one's result, if that shows the same."""
         run = self.train(Plan(f"{request.number}-cold", request.configuration, steps, start=COLD))
-        cold = self.judged(run, steps)
+        cold = self.judged(run)
         same = cold.signature == warm.signature
         checked = replace(
             warm if same else cold,
@@ -208,18 +208,6 @@ class ScriptRunner(TrialRunner):
             if check is not None:
                 self.seen_cold(result.signature, check == "same")
         super().recall(results)
-
-    def load(self, name: int | str) -> Run | None:
-        return load_run(self.folder, name)
-
-    def judged(self, run: Run, steps: int | None) -> TrialResult:
-        """The result of a run: its outcome under the failure under study, and what is worth keeping."""
-        run = run if run.start else replace(run, start=self.starts.start)  # of an earlier version's study
-        verdict = run.judged(self.known.standard)
-        result = result_of(run, verdict, run.horizon if steps is None else steps)
-        if result.outcome is Outcome.FAIL:
-            self._see_failure(verdict.step)
-        return result
 
     def train(self, plan: Plan) -> Run:
         """Train as planned and say what happened.

@@ -16,6 +16,7 @@ from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.probe.protocol import IN_EACH_TRAINING
 from bisect_cfg.runner.hang import Place
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.observe_command import observe_command
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Observation, Standard, Verdict, judge
 from bisect_cfg.runner.watch import Ending
@@ -93,6 +94,9 @@ def load_run(study: Path, number: int | str) -> Run | None:
     ending, kept = found
     traces = Traces.of(folder)
     traces.read()
+    if not kept.get("watched", True):
+        seen = observe_command(traces.metrics.rows, folder, ending)
+        return Run(seen, traces, folder, kept.get("horizon"), COLD)
     if not traces.events.rows and (kept.get("steps") or _has_text(traces.events.path)):
         raise InputError(
             f"The study is damaged: {traces.events.path} holds no event of its run.",
@@ -159,21 +163,18 @@ class Pauses:
         self.paused |= set(ending.paused)
 
 
-def result_of(run: Run, verdict: Verdict, horizon: int | None, **more: Value) -> TrialResult:
+def result_of(run: Run, verdict: Verdict) -> TrialResult:
     """The result of a run, with what is worth keeping of it; its folder keeps it.
 
     Args:
         run: that is over.
         verdict: on it.
-        horizon: steps that it was to make.
-        **more: attributes beside those that every result has.
     """
     seen, signature = run.seen, verdict.signature
     attributes = {
         "folder": run.folder.name,
         "level": run.start,
-        "horizon": horizon,
-        **more,
+        "horizon": run.horizon,
         "observation": msgspec.to_builtins(seen),
         "remarks": [asdict(remark) for remark in verdict.remarks],
     }

@@ -29,7 +29,7 @@ from bisect_cfg.runner.verdict import Metrics, Observation, Standard, judge
 from bisect_cfg.store.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.environments import CannotBuild, Environment
 from bisect_cfg.trials.plan import Known, Plan
-from bisect_cfg.trials.runs import Pauses, Run
+from bisect_cfg.trials.runs import Pauses, Run, load_run, result_of
 from bisect_cfg.trials.start_points import COLD
 
 HORIZON_FACTOR = 2
@@ -97,17 +97,17 @@ class TrialRunner(ABC):
             CannotBuild: its packages cannot be had together.
         """
 
-    @abstractmethod
     def load(self, name: int | str) -> Run | None:
-        """A run that came to its end, read back from the folder of this name; None if there is none.
+        """A run that came to its end, read back from the folder of this name; see `load_run`."""
+        return load_run(self.folder, name)
 
-        Raises:
-            InputError: its traces are damaged.
-        """
-
-    @abstractmethod
-    def judged(self, run: Run, steps: int | None) -> TrialResult:
+    def judged(self, run: Run) -> TrialResult:
         """The result of a run: its outcome under the failure under study, and what is worth keeping."""
+        verdict = run.judged(self.known.standard)
+        result = result_of(run, verdict)
+        if result.outcome is Outcome.FAIL:
+            self._see_failure(verdict.step)
+        return result
 
     # ------------------------------------------------------------------------------------------------ life and death
 
@@ -205,7 +205,7 @@ class TrialRunner(ABC):
             run = self.train(Plan(request.number, request.configuration, steps))
         except CannotBuild as error:
             return TrialResult(Outcome.UNRESOLVED, str(Signature("invalid", "", str(error))), str(error))
-        return self._result(request, run, steps)
+        return self._result(request, run)
 
     def program(self, command: Sequence[str], log: Path) -> int:
         """Run something that is no trial, its output in a file; how it ended. It ends with the tool."""
@@ -215,8 +215,8 @@ class TrialRunner(ABC):
         finally:
             run.end()
 
-    def _result(self, request: TrialRequest, run: Run, steps: int | None) -> TrialResult:
-        return self.judged(run, steps)
+    def _result(self, request: TrialRequest, run: Run) -> TrialResult:
+        return self.judged(run)
 
     @contextlib.contextmanager
     def _device(self) -> Iterator[str | None]:

@@ -16,8 +16,8 @@ import pytest
 from tools import ForkedTool, asked, assert_clear, undocumented
 
 import bisect_cfg
+from bisect_cfg.runner.observe_command import observe_command
 from bisect_cfg.runner.watch import Ending
-from bisect_cfg.trials.command_runner import observe_command
 
 pytestmark = pytest.mark.training  # processes by the dozen
 

@@ -245,5 +245,5 @@ def test_a_runner_takes_up_what_earlier_results_have_shown(started):
     assert (runner.starts.start, runner.horizon) == ("cold", 18)
     run = runner.train(Plan(1, runner.settings.bad, runner.horizon))
     assert (run.start, run.horizon, run.seen.steps) == ("cold", 18, 18)
-    attributes = runner.judged(load_run(runner.folder, 1), None).attributes
+    attributes = runner.judged(load_run(runner.folder, 1)).attributes
     assert (attributes["level"], attributes["horizon"], attributes["observation"]["steps"]) == ("cold", 18, 18)

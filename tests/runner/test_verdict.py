@@ -91,7 +91,7 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(tmp_path_fa
     runner.folder, runner.known, runner._outcomes = folder.parents[1], Known(standard=Standard(failure, usual)), {}
     runner._metrics = lambda name: Metrics(metrics)
     study = Study(None, None, None, runner.folder, None, None, runner)
-    in_search = runner.judged(run, 12)
+    in_search = runner.judged(run)
     assert in_search.outcome is study.outcome_of(run) is runner.classify(in_search)
     assert in_search.signature == (str(study.verdict_of(run).signature) if in_search.outcome.value != "pass" else None)
 
