@@ -109,11 +109,6 @@ class IsolatedScript:
         folder_of: trial number of the search -> name of its folder.
     """
 
-    """Reads back a run that was made."""
-
-    ends_its_training = True
-    """Whether a run is seen to end its training, so that one which was cut short is known."""
-
     def __init__(
         self,
         runner: ScriptRunner | CommandRunner,

@@ -18,8 +18,6 @@ from bisect_cfg.store.causes import Cause
 class IsolatedCommand(IsolatedScript):
     """A command whose failure is isolated; arguments as of `IsolatedScript`."""
 
-    ends_its_training = False
-
     def identity(self, changes: Configuration) -> str | None:
         """None: nobody knows whether two values come to the same."""
         return None

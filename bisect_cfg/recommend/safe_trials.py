@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial
 from bisect_cfg.configuration import Outcome, Purpose, Value
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask
-from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
+from bisect_cfg.recommend.attempts import Attempt, Ran
 from bisect_cfg.store.causes import TrialRow
 from bisect_cfg.store.encoding import SAFE, plain, purpose_of, values_of
 from bisect_cfg.store.store import BESIDES, Store
@@ -73,10 +73,6 @@ class SafeTrials:
         """
         self.store.finish(number, plain({**values, "outcome": outcome.value}), outcome, intermediate, healthy=True)
 
-    def abandoned(self) -> list[tuple[int, Attempt]]:
-        """Runs that a process which lives no longer left unfinished."""
-        return [(trial.number, self._question(trial)) for trial in self.store.abandoned(SAFE)]
-
     def rows(self) -> Iterator[TrialRow]:
         """One row a run, as in the report of the bisection."""
         for trial in self.all():
@@ -120,12 +116,6 @@ class SafeTrials:
                     found[factor.name] = level
                     break
         return found
-
-    def _question(self, trial: FrozenTrial) -> Attempt:
-        asked = trial.user_attrs[SAFE]
-        return Attempt(
-            self._configuration(trial), asked["seed"], asked["steps"], Aim(asked["part"]), trial.user_attrs["reason"]
-        )
 
     def _ran(self, trial: FrozenTrial) -> Ran:
         attributes, asked = trial.user_attrs, trial.user_attrs[SAFE]

@@ -24,7 +24,7 @@ from bisect_cfg.recommend.remedy import MOST_ASKED, Remedy, RemedyStatus
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.reports.text import unhealthy
-from bisect_cfg.runner.verdict import Ended
+from bisect_cfg.store.encoding import SAFE
 from bisect_cfg.store.store import Void
 from bisect_cfg.study.environments import cures_of
 from bisect_cfg.study.loop import Turn, work_off
@@ -33,7 +33,6 @@ from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.environments import CannotBuild
 from bisect_cfg.trials.plan import Plan, StopRule
 from bisect_cfg.trials.runs import Run, intermediate_of
-from bisect_cfg.trials.start_points import COLD
 
 
 @dataclass(eq=False)
@@ -75,7 +74,7 @@ class SafeValues:
             KeyboardInterrupt: after the running trials were ended and closed.
         """
         with self._trials.store.alive():
-            self._recover()
+            self._trials.store.close_lost(SAFE)
             work_off(self, LocalEngine(self.conduct, self._options.jobs))
         remedies, attempts = self._look()
         return self._answer(remedies, self._spent(attempts))
@@ -148,21 +147,10 @@ class SafeValues:
         configuration, steps = self._isolated.ordered(attempt)
 
         try:
-            run = self._runner.train(Plan(number, configuration, steps, stop=StopRule.UNHEALTHY))
+            run, _ = self._runner.sure(Plan(number, configuration, steps, stop=StopRule.UNHEALTHY))
         except CannotBuild as error:
             return _Came(None, Health(False, why=str(error).splitlines()[-1]))
-        if not begun.needed:
-            return _Came(run)
-        if self._is_doubtful(run):
-            warm = run.seen.died
-            run = self._runner.train(Plan(_cold(number), configuration, steps, start=COLD, stop=StopRule.UNHEALTHY))
-            self._runner.seen_cold(str(warm), run.seen.died is not None and str(run.seen.died) == str(warm))
-        return _Came(run, self._isolated.health_of(run, attempt))
-
-    def _is_doubtful(self, run: Run) -> bool:
-        """Whether it is neither healthy nor the failure under study, which may be owed to the warm start."""
-        other = run.judged(self._runner.known.standard).outcome is Outcome.UNRESOLVED
-        return run.seen.died is not None and other and self._runner.doubts(str(run.seen.died))
+        return _Came(run, self._isolated.health_of(run, attempt) if begun.needed else None)
 
     def record(self, begun: _Begun, came: _Came) -> None:
         run, judged = came.run, came.judged
@@ -203,22 +191,6 @@ class SafeValues:
     def close(self, begun: _Begun) -> None:
         self._trials.store.void(begun.number, Void.INTERRUPTED)
 
-    def _recover(self) -> None:
-        """Take in the runs that a killed process left: those that settle something count, as `conduct` has it."""
-        for number, attempt in self._trials.abandoned():
-            cold, warm = (self._runner.load(name) for name in (_cold(number), number))
-            run = cold or warm
-            judged = None if run is None else self._isolated.health_of(run, attempt)
-            # What was still to be seen cold, or was cut short because it was not needed any more, says nothing.
-            unsettled = judged is None or (cold is None and self._is_doubtful(run))
-            watched = self._isolated.ends_its_training
-            if unsettled or (judged.healthy and watched and run.seen.ended is Ended.STOPPED):
-                self._trials.store.void(number, Void.LOST)
-                continue
-            begun = _Begun(number, attempt)
-            self.running.append(begun)
-            self.record(begun, _Came(run, judged))
-
 
 def recommend(study: Study) -> None:
     """Look for safe values, where causes are isolated and they are wanted."""
@@ -246,8 +218,3 @@ def recommend(study: Study) -> None:
     best = {**study.settings.bad, **safe.best.changes} if safe.best else None
     report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
     study.find(report=report, safe=safe, details={**answer.details, **safe.details})
-
-
-def _cold(number: int) -> str:
-    """Folder of the run that is repeated from a cold start."""
-    return f"{number}-cold"

@@ -54,7 +54,7 @@ from bisect_cfg.runner.logs import shorten
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.watch import Ending, watch
-from bisect_cfg.store.interface import TrialRequest, TrialResult
+from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.trials.buildable import ConfigChecks
 from bisect_cfg.trials.clean import clean_folder
 from bisect_cfg.trials.inputs import Inputs
@@ -63,7 +63,7 @@ from bisect_cfg.trials.ports import free_port, own_port
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import Training
-from bisect_cfg.trials.trial_runner import Progress, TrialRunner, inside
+from bisect_cfg.trials.trial_runner import COLD_CHECK, Progress, TrialRunner, inside
 
 REPRODUCTION_PATIENCE = Patience(1800.0, UNKNOWN_SECONDS, HANG_SECONDS, times=HANG_TIMES)
 """For the first run, when nothing is known about the script's pace: half an hour to load data and a model, two minutes
@@ -75,10 +75,6 @@ whichever is later, unless told otherwise: reported failures come at 6, 8, 10, 2
 
 CHECKS_CONFIGS = frozenset({"trl", "transformers", "accelerate", "torch"})
 """Packages that have a say in whether a training config can be built."""
-
-COLD_CHECK = "cold_check"
-"""Attribute of a result whose trial died of something else and was repeated cold: "same" if that showed the same,
-"other" if not; then it is the result of the cold run, and later trials start cold."""
 
 LOST_TIMES = 2
 """A trial whose server went away, or does not stand, says nothing; it is asked again so many times. After that it is
@@ -168,36 +164,24 @@ class ScriptRunner(TrialRunner):
 
     # ------------------------------------------------------------------------------------------------ running
 
-    def _result(self, request: TrialRequest, run: Run) -> TrialResult:
-        result = self.judged(run)
-        if result.outcome is Outcome.UNRESOLVED and not run.seen.invalid and self.doubts(result.signature):
-            return self._checked_cold(request, result, run.horizon)
-        return result
+    def sure(self, plan: Plan) -> tuple[Run, str]:
+        run = self.train(plan)
+        verdict = run.judged(self.known.standard)
+        other = verdict.outcome is Outcome.UNRESOLVED and not run.seen.invalid
+        if not other or self.starts.start == COLD or str(verdict.signature) in self._also_cold:
+            return run, ""
+        cold = self.train(replace(plan, name=f"{plan.name}-cold", start=COLD))
+        same = str(cold.judged(self.known.standard).signature) == str(verdict.signature)
+        self._see_cold(str(verdict.signature), same)
+        return (run, "same") if same else (cold, "other")
 
-    def doubts(self, signature: str | None) -> bool:
-        """Whether another failure than the one under study may be owed to the warm start, and is to be seen cold: once
-        for each signature."""
-        return self.starts.start != COLD and signature not in self._also_cold
-
-    def seen_cold(self, signature: str | None, same: bool) -> None:
+    def _see_cold(self, signature: str | None, same: bool) -> None:
         """What a cold start has shown where a warm one ended with this signature: the same, or something else."""
         if same:
             self._also_cold.add(signature)
         elif self.starts.start != COLD:
             # What the warm start shows is not what the user's command shows. From here on start cold.
             self.starts.start_at(COLD)
-
-    def _checked_cold(self, request: TrialRequest, warm: TrialResult, steps: int) -> TrialResult:
-        """The same trial from a cold start; the warm one's result, if that shows the same."""
-        run = self.train(Plan(f"{request.number}-cold", request.configuration, steps, start=COLD))
-        cold = self.judged(run)
-        same = cold.signature == warm.signature
-        checked = replace(
-            warm if same else cold,
-            attributes={**(warm if same else cold).attributes, COLD_CHECK: "same" if same else "other"},
-        )
-        self.recall([checked])
-        return checked
 
     def recall(self, results: Sequence[TrialResult]) -> None:
         """Take up what earlier results have shown of how trials must be run, in their order: that a cold start shows
@@ -206,7 +190,7 @@ class ScriptRunner(TrialRunner):
         for result in results:
             check = result.attributes.get(COLD_CHECK)
             if check is not None:
-                self.seen_cold(result.signature, check == "same")
+                self._see_cold(result.signature, check == "same")
         super().recall(results)
 
     def train(self, plan: Plan) -> Run:

@@ -40,6 +40,9 @@ settings can delay a failure (a warmup, a stronger clip) without being its cause
 STRETCH = 2
 """Runs on which the answer rests go on for this many horizons: a failure that is only delayed shows itself there."""
 
+COLD_CHECK = "cold_check"
+"""Attribute of a result: what `TrialRunner.sure` says of it. Where that is "other", later trials start cold."""
+
 Progress = Callable[[int | str, Sequence[Row], int | None], None]
 """Called with trial number, rows of metrics so far and horizon while a trial runs."""
 
@@ -177,10 +180,6 @@ class TrialRunner(ABC):
         traces.read()
         return traces.as_metrics
 
-    def doubts(self, signature: str | None) -> bool:
-        """Whether another failure than the one under study may be owed to how trials start, and is to be seen cold."""
-        return False
-
     def is_valid(self, configuration: Configuration) -> str | None:
         """Why a configuration cannot be run, None if nothing is known against it. Runs nothing."""
         packages, good = self.known.packages, self._good_packages(configuration)
@@ -198,14 +197,27 @@ class TrialRunner(ABC):
 
     # ------------------------------------------------------------------------------------------------ running
 
+    def sure(self, plan: Plan) -> tuple[Run, str]:
+        """Run as planned. What ends in another failure than the one under study may owe that to how it was started,
+        and is run once more cold, in the folder ``NAME-cold``; once for each such failure.
+
+        Returns:
+            The run that counts, and what the cold one showed: "same", or "other"; "" if there was none.
+
+        Raises:
+            As `train`.
+        """
+        return self.train(plan), ""
+
     def run(self, request: TrialRequest) -> TrialResult:
         """Run one trial and judge it by the failure under study."""
         steps = self.horizon and self.horizon * (STRETCH if request.purpose.proves else 1)
         try:
-            run = self.train(Plan(request.number, request.configuration, steps))
+            run, check = self.sure(Plan(request.number, request.configuration, steps))
         except CannotBuild as error:
             return TrialResult(Outcome.UNRESOLVED, str(Signature("invalid", "", str(error))), str(error))
-        return self._result(request, run)
+        result = self.judged(run)
+        return replace(result, attributes={**result.attributes, COLD_CHECK: check}) if check else result
 
     def program(self, command: Sequence[str], log: Path) -> int:
         """Run something that is no trial, its output in a file; how it ended. It ends with the tool."""
@@ -214,9 +226,6 @@ class TrialRunner(ABC):
             return run.wait()
         finally:
             run.end()
-
-    def _result(self, request: TrialRequest, run: Run) -> TrialResult:
-        return self.judged(run)
 
     @contextlib.contextmanager
     def _device(self) -> Iterator[str | None]:

@@ -9,23 +9,11 @@ import subprocess
 import textwrap
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import toys
 import yaml
 from tools import recorded, slow
-
-from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.configuration import Outcome
-from bisect_cfg.recommend.attempts import Aim, Attempt
-from bisect_cfg.recommend.isolated import Health
-from bisect_cfg.reports.listener import Listener
-from bisect_cfg.runner.verdict import Ended, Failure, Metrics, Observation, Standard
-from bisect_cfg.store.store import Void
-from bisect_cfg.study import recommend
-from bisect_cfg.study.options import Options
-from bisect_cfg.trials.runs import Run
 
 SCRIPT = """
     import os, signal, time
@@ -290,66 +278,6 @@ def test_stopped_anywhere_it_goes_on_and_runs_nothing_twice(tool, how, jobs):
     counted = [asked for asked, outcome, _ in safe_trials(study).values() if outcome in ("pass", "fail")]
     assert len(counted) == len(set(counted)), "a finished run was run again"
     tool.assert_nothing_left()
-
-
-class Standing:
-    """`SafeValues` over runs that are made up: what it records of a run that a killed tool left."""
-
-    def __init__(self, folders: dict[str, SimpleNamespace]) -> None:
-        self.recorded: list[tuple[str, object]] = []
-        self.doubted: set[str] = set()
-        store = SimpleNamespace(void=lambda number, why: self.recorded.append(("void", why)))
-        trials = SimpleNamespace(abandoned=lambda: [(7, ATTEMPT)], finish=self.finish, store=store)
-        isolated = SimpleNamespace(
-            health_of=lambda run, attempt: Health(run.seen.died is None),
-            certain=lambda traces: False, ordered=lambda attempt: ({}, attempt.steps),
-            ends_its_training=True,
-        )  # fmt: skip
-        runner = SimpleNamespace(
-            folder=Path("s"), known=SimpleNamespace(standard=Standard(Failure(Signature("hang")))),
-            start="config", train=lambda plan: folders[str(plan.name)], load=lambda name: folders.get(str(name)),
-            doubts=lambda signature: signature not in self.doubted,
-            seen_cold=lambda signature, same: self.doubted.add(signature),
-        )  # fmt: skip
-        study = SimpleNamespace(runner=runner, options=Options(), listener=Listener())
-        self.safe = recommend.SafeValues(study, isolated, trials, None)
-
-    def finish(self, number: int, values: dict, outcome: Outcome, intermediate: dict) -> None:
-        self.recorded.append((values["attributes"]["folder"], outcome))
-
-
-ATTEMPT = Attempt({"lr": 1}, 0, 30, Aim.RESET, "")
-DIED = Signature("exception", "OSError", "disk of the fork")
-
-
-def made_up(name: str, died: Signature | None = None, stopped: str | None = "horizon") -> Run:
-    ended = Ended.FAILURE if died else Ended.STOPPED if stopped is None else Ended(stopped)
-    traces = SimpleNamespace(metrics=SimpleNamespace(rows=[]), as_metrics=Metrics([]))
-    return Run(Observation(died, ended, 3, 1.0), traces, Path(name))
-
-
-def test_a_run_that_may_owe_its_death_to_the_warm_start_is_seen_cold_once_for_each_such_death():
-    standing = Standing({"7": made_up("7", DIED), "7-cold": made_up("7-cold", DIED)})
-    begun = recommend._Begun(7, ATTEMPT)
-    assert standing.safe.conduct(begun).run.folder == Path("7-cold")
-    assert standing.safe.conduct(begun).run.folder == Path("7")  # a cold start shows that as well
-
-
-@pytest.mark.parametrize(
-    ("folders", "recorded"),
-    [
-        ({}, ("void", Void.LOST)),
-        ({"7": made_up("7")}, ("7", Outcome.PASS)),
-        ({"7": made_up("7", DIED)}, ("void", Void.LOST)),  # it was still to be seen cold
-        ({"7": made_up("7", DIED), "7-cold": made_up("7-cold")}, ("7-cold", Outcome.PASS)),
-        ({"7": made_up("7", DIED), "7-cold": made_up("7-cold", DIED)}, ("7-cold", Outcome.FAIL)),
-        ({"7": made_up("7", stopped=None)}, ("void", Void.LOST)),  # cut short, as it was not needed any more
-    ],
-)
-def test_of_what_a_killed_tool_left_only_what_is_settled_counts(folders, recorded):
-    standing = Standing(folders)
-    standing.safe._recover()
-    assert standing.recorded == [recorded] and standing.safe.running == []
 
 
 @pytest.mark.parametrize(
