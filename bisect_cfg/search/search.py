@@ -25,7 +25,7 @@ from bisect_cfg.search.counts import Counts
 from bisect_cfg.search.ends import ends, given_up
 from bisect_cfg.search.fallback import Needed, growing_prefix, replay
 from bisect_cfg.search.masking import REPEATS, Masked, look_for_masking
-from bisect_cfg.search.posterior import TINY, Doubt, Hypotheses, prior_of_rates
+from bisect_cfg.search.posterior import LEFT_IF_REPEATABLE, TINY, Doubt, Hypotheses, prior_of_rates
 from bisect_cfg.search.problem import (
     DIGITS,
     Ask,
@@ -479,7 +479,8 @@ class Search:
 
     def _permitted(self, share: float, at_each_rate: float) -> float:
         """The probability of a wrong answer that may be left."""
-        return (1 - self.problem.confidence) * (at_each_rate if self.problem.confirm is None else share)
+        left = (1 - self.problem.confidence) * (at_each_rate if self.problem.confirm is None else share)
+        return left * LEFT_IF_REPEATABLE if self.problem.careful and self.counts.repeatable else left
 
     def _ask(self, *asks: Ask | None, suspected: int = 0, weighed: Hypotheses | None = None) -> State:
         """The first of these questions that is not running already; to wait, if all are. It was chosen by what was

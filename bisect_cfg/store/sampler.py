@@ -77,7 +77,8 @@ class SearchTrials:
 
     def _record(self, trial: FrozenTrial, reference: TrialResult | None) -> Record:
         attributes = trial.user_attrs
-        mask, trace = self.mask(trial), (attributes.get("attributes") or {}).get("trace")
+        mask, kept = self.mask(trial), attributes.get("attributes") or {}
+        trace = kept.get("trace") or (kept.get("observation") or {}).get("trace")
         outcome = None
         if trial.state.is_finished():
             outcome = self._classify(result_of(trial), mask, reference)

@@ -112,6 +112,8 @@ class Bisection:
             thread that called `run`.
         max_seconds: start no trial after this long.
         timeout: seconds until a function in a child counts as hanging.
+        deterministic: whether the function is known to do the same in each run of one configuration, so that a failure
+            which shows once shows always. Its `TrialResult.intermediate` values tell that, too.
         identity: what else tells this study from others, name -> value that JSON can hold. It is kept with the study
             and compared: trials of something else are no evidence. None: the code of the function.
         progress: whether `run` shows what goes on in a notebook; None: unless `on_event` does. Elsewhere it prints
@@ -147,6 +149,7 @@ class Bisection:
         on_event: Callable[[BisectionEvent], None] | None = None,
         max_seconds: float | None = None,
         timeout: float | None = None,
+        deterministic: bool = False,
         identity: JsonObject | None = None,
         limits: Limits | None = None,
         progress: bool | None = None,
@@ -162,7 +165,7 @@ class Bisection:
         if taken:
             raise ValueError(f"{taken[0]} is a column of the table of trials: call the setting something else")
         runs = is_runner(trial)
-        runner: Runner = trial if runs else FunctionRunner(trial, is_valid, isolation, timeout)  # type: ignore
+        runner: Runner = trial if runs else FunctionRunner(trial, is_valid, isolation, timeout, deterministic)  # type: ignore
         self._runner = runner
         self._validity = _Buildable(self.factors, self.good, self.bad, runner)
         names = tuple(factor.name for factor in self.factors)

@@ -57,6 +57,7 @@ class FunctionRunner:
             or None. None in its place: every configuration is valid.
         isolation: "process" (a forked child) or "none" (in place).
         timeout: seconds after which a child is killed and the trial is the failure "hang"; needs a child.
+        deterministic: whether equal configurations are known to do the same in each run.
 
     Attributes:
         in_place: whether there are no children.
@@ -71,6 +72,7 @@ class FunctionRunner:
         is_valid: TrialFunction | None = None,
         isolation: str = "process",
         timeout: float | None = None,
+        deterministic: bool = False,
     ) -> None:
         if isolation not in ("process", "none"):
             raise ValueError(f"isolation must be 'process' or 'none', not {isolation!r}")
@@ -78,7 +80,7 @@ class FunctionRunner:
             raise ValueError("a timeout needs isolation='process': a function running in place cannot be stopped")
         if isolation == "process" and sys.platform != "linux":
             raise ValueError("isolation='process' needs Linux; use isolation='none'")
-        self._trial, self._is_valid, self._timeout = trial, is_valid, timeout
+        self._trial, self._is_valid, self._timeout, self._deterministic = trial, is_valid, timeout, deterministic
         self.in_place = isolation == "none"
         self._supervisor: Supervisor | None = None
         self._held: list[Value] = []
@@ -128,9 +130,16 @@ class FunctionRunner:
             result = self._in_child(request.configuration)
         if result.signature == UNUSABLE and result.outcome is Outcome.UNRESOLVED:
             raise TypeError(result.message)
-        if result.seconds:
-            return result
-        return replace(result, seconds=time.perf_counter() - start)
+        result = result if result.seconds else replace(result, seconds=time.perf_counter() - start)
+        trace = self._trace(result)
+        return replace(result, attributes={"trace": trace, **result.attributes}) if trace else result
+
+    def _trace(self, result: TrialResult) -> str:
+        """What two failing runs of one configuration share that did the same; "" where that is not known."""
+        told = sorted(result.intermediate.items())
+        if result.outcome is not Outcome.FAIL or not (told or self._deterministic):
+            return ""
+        return digest([result.signature, [[step, float(value).hex()] for step, value in told]])
 
     def interrupt(self) -> None:
         """End every trial that is running now."""

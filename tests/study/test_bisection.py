@@ -155,3 +155,21 @@ def test_what_a_function_tells_of_its_steps_is_recorded() -> None:
         bisection = Bisection({"bf16": False}, {"bf16": True}, trial, isolation=isolation, max_trials=2)
         bisection.run()
         assert [trial.intermediate_values for trial in bisection.study.trials] == [{1: 0.5, 2: 0.25}] * 2
+
+
+def test_runs_that_repeat_themselves_spare_trials() -> None:
+    names = [f"x{number}" for number in range(19)]
+    noise = iter(range(1000))
+
+    def trials(told, **known: object) -> int:
+        def trial(configuration):
+            fails = configuration["x3"] and configuration["x11"]
+            return TrialResult(Outcome.FAIL if fails else Outcome.PASS, "boom" if fails else None, intermediate=told())
+
+        report = Bisection(dict.fromkeys(names, 0), dict.fromkeys(names, 1), trial, isolation="none", **known).run()
+        assert report.complete and [cause.parameters for cause in report.causes] == [("x11", "x3")]
+        return len(report.trials)
+
+    unknown = trials(dict)
+    assert trials(lambda: {1: 0.5}) == trials(dict, deterministic=True) < unknown
+    assert trials(lambda: {1: float(next(noise))}) == unknown
