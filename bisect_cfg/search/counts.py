@@ -34,8 +34,8 @@ class Counts:
 
     `contradictory` is True once a run passed although a run of the same or a smaller subset failed: then the
     failure is random, or a setting hides it. `random` is True once one subset has done both: then nothing hides it.
-    `repeatable` is True once two failing runs of one subset have the same trace, as long as no two have different ones:
-    then a run likely does the same at every start.
+    `repeatable` is True once two failing runs of one subset have the same trace, as long as no two have different ones
+    and the failure is not `random`: then a run likely does the same at every start.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -60,7 +60,8 @@ class Counts:
         self.random = any(count.fails and count.passes for count in self.by_subset.values())
         self.contradictory = any(holds(mask, filter(None, self.failed)) for mask in self.passed)
         traces = [count.traces for count in self.by_subset.values()]
-        self.repeatable = any(len(one) > 1 for one in traces) and all(len({*one}) < 2 for one in traces)
+        alike = any(len(one) > 1 for one in traces) and all(len({*one}) < 2 for one in traces)
+        self.repeatable = alike and not self.random
 
     def of(self, mask: int) -> Count:
         """The count of one subset, zeros if it never ran."""

@@ -144,8 +144,9 @@ def test_runs_repeat_themselves_once_two_of_one_subset_have_equal_traces(runs: s
     told = (run.split(":") for run in runs.split())
     counts = Counts([Record(subset(letters), Outcome.FAIL, trace=trace) for letters, trace in told])
     assert counts.repeatable is repeatable
-    passes = [Record(0b111, Outcome.PASS, trace=trace) for trace in "pq"]
+    passes = [Record(0b110, Outcome.PASS, trace=trace) for trace in "pq"]
     assert Counts([*counts.records, *passes]).repeatable is repeatable
+    assert not Counts([*counts.records, Record(0b111, Outcome.PASS)]).repeatable
 
 
 @pytest.mark.training
