@@ -47,7 +47,7 @@ failures were exact in 53 of 60 instead of 56."""
 LEFT_IF_REPEATABLE = 0.25
 """The share of the permitted probability of a wrong answer that may be left then. A failure that is drawn from outside
 is rarer in such runs, and harder to tell from a steady one. With all of it 4.7 % of the answers were wrong where it
-shows in half of the runs, with half of it 3.3 %, so 2.0 %, as without the traces; of 19 settings a steady failure of
+shows in half of the runs, with half of it 3.3 %, so 2.3 %, much as without the traces; of 19 settings a steady failure of
 one, two and three takes 9.5, 16.7 and 23.6 trials instead of 10.4, 18.3 and 25.1 (studies/search_cost/README.md)."""
 
 
