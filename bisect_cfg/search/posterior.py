@@ -46,9 +46,9 @@ failures were exact in 53 of 60 instead of 56."""
 
 LEFT_IF_REPEATABLE = 0.25
 """The share of the permitted probability of a wrong answer that may be left then. A failure that is drawn from outside
-is rarer in such runs, and harder to tell from a steady one. With all of it 4.7 % of the answers were wrong where it
-shows in half of the runs, with half of it 3.3 %, so 2.3 %, much as without the traces; of 19 settings a steady failure of
-one, two and three takes 9.5, 16.7 and 23.6 trials instead of 10.4, 18.3 and 25.1 (studies/search_cost/README.md)."""
+is rarer in such runs, and harder to tell from a steady one: where it shows in half of the runs 4.7 % of the answers
+were wrong with all of it, 3.3 % with half of it and 2.3 % with this. Of 19 settings a steady failure of one, two and
+three takes 9.5, 16.7 and 23.6 trials, and without traces 10.4, 18.3 and 25.1 (studies/search_cost/README.md)."""
 
 
 def prior_of_rates(problem: Problem, counts: Counts) -> np.ndarray:
