@@ -165,9 +165,8 @@ class SearchTrials:
 class BisectionSampler(optuna.samplers.BaseSampler):
     """The search as an Optuna sampler: stateless, rebuilt from the study at each call.
 
-    The tool asks it (`state`), and so does Optuna's own loop: then it suggests one of the two levels of every
-    factor and stops the study when nothing is left to ask. The objective must record the outcome, as
-    `SearchTrials.finish` does.
+    Optuna's own loop asks it: it suggests one of the two levels of every factor, and stops the study when nothing is
+    left to ask. The objective must record the outcome, as `SearchTrials.finish` does.
 
     Args:
         trials: of the search, to decide from.
@@ -176,14 +175,13 @@ class BisectionSampler(optuna.samplers.BaseSampler):
     def __init__(self, trials: SearchTrials) -> None:
         self._trials = trials
 
-    def state(self, records: Sequence[Record] | None = None, before: int | None = None) -> State:
+    def state(self, before: int | None = None) -> State:
         """What is known, and what is asked next.
 
         Args:
-            records: to decide from, if they have been read already.
             before: only the trials before this one.
         """
-        return look(self._trials.problem, self._trials.records(before) if records is None else records)
+        return look(self._trials.problem, self._trials.records(before))
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return dict(self._trials.store.distributions)

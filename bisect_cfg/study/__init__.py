@@ -1,2 +1,1 @@
-"""The phases of a bisection, a module each, in the order of the work: reproduce, factors, start, isolate, locate,
-recommend."""
+"""The story of a bisection (`story`), told over one pass (`study`): its phases, a module each."""

@@ -41,7 +41,7 @@ def find_factors(study: Study) -> Status | None:
     begun = bad_run.traces.begun
     launched = _launched(study, capture)
     runner.starts.learn(FirstRun(capture, begun.time if begun else bad_run.seen.seconds, launched))
-    good = {**study.spared, **study.good}
+    good = study.good_side
     named = any(name.startswith(PACKAGE) for name in (*good, *study.pins))
     installed = study.installed if named else None
     settings = build_settings(
@@ -81,7 +81,7 @@ def _launcher(study: Study) -> str:
 
 def _launched(study: Study, capture: Capture) -> FirstLaunch | None:
     """What the user's launcher has started, or accelerate would start in its place; None where neither has a part."""
-    launched, good, options = None, {**study.spared, **study.good}, study.options
+    launched, good, options = None, study.good_side, study.options
     if study.script.launch is not None and capture.started:
         launched = launched_in(study.answer.bad_run.traces, study.script.arguments)
     levels = launcher_levels(_launcher(study), capture.args.world_size, capture.args.devices, capture.asked)

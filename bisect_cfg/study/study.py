@@ -96,6 +96,12 @@ class Study:
             self.listener.note(text)
 
     @property
+    def good_side(self) -> dict[str, Value]:
+        """What is known of the good configuration before it is compared: what the user says counts before what is
+        spared."""
+        return {**self.spared, **self.good}
+
+    @property
     def settings(self) -> Settings | Sides | None:
         """What varies; None before it is known."""
         return self.runner.settings
