@@ -20,11 +20,11 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Value, check_value
 from bisect_cfg.errors import InputError, flag_of
 from bisect_cfg.probe.values import encode
+from bisect_cfg.runner.checkpoints import read_checkpoint
+from bisect_cfg.runner.starts import MORE_THAN_ANYONE_WAITS, STARTS
 from bisect_cfg.runner.verdict import Failure
 from bisect_cfg.study.options import Options
-from bisect_cfg.trials.checkpoints import read_checkpoint
-from bisect_cfg.trials.reached import steps_reached
-from bisect_cfg.trials.start_points import MORE_THAN_ANYONE_WAITS, STARTS
+from bisect_cfg.study.told_in_log import steps_reached
 
 NUMBERS: Mapping[str, tuple[float, float, bool]] = {
     "trial_timeout": (0.1, MORE_THAN_ANYONE_WAITS, False),

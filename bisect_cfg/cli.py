@@ -17,7 +17,7 @@ import click
 from bisect_cfg import crash, interrupts
 from bisect_cfg.errors import InputError
 from bisect_cfg.interrupts import INTERRUPTED
-from bisect_cfg.trials.start_points import MORE_THAN_ANYONE_WAITS, STARTS
+from bisect_cfg.runner.starts import MORE_THAN_ANYONE_WAITS, STARTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -675,8 +675,8 @@ def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None
 @click.argument("action", type=click.Choice(["list", "prune"]), default="list", metavar="[list|prune]")
 def envs(action: str, env_cache: Path | None, keep: float) -> int:
     """List the environments that were built for trials with other packages, or remove them (prune)."""
+    from bisect_cfg.runner.environments import CACHE, complete_in, prune, size_of
     from bisect_cfg.store.folder import STUDIES
-    from bisect_cfg.trials.environments import CACHE, complete_in, prune, size_of
 
     folder = env_cache or STUDIES / CACHE
     if not folder.is_dir():

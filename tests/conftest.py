@@ -21,11 +21,11 @@ from bisect_cfg.probe.protocol import Serve, TrialOrders
 from bisect_cfg.runner.fork_server import ForkServer, probe_environment
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.traces import Traces
+from bisect_cfg.runner.training import Training
 from bisect_cfg.runner.watch import watch
-from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.training import Training
 
 # A shell without job control starts background commands with SIGINT ignored, and so would be all that we start:
 # the tests of Ctrl-C would wait for nothing.

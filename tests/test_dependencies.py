@@ -41,7 +41,7 @@ FLOORS = (
     {"search"},
     {"store"},
     {"capture", "explain"},
-    {"trials"},
+    {"runner"},
     {"recommend", "doctor"},
     {"reports", "engines"},
     {"study"},
@@ -51,17 +51,12 @@ FLOORS = (
 beside it."""
 
 
-WRITTEN_ANEW = {"runner": "trials"}
-"""A room that takes over another one file by file: until that is gone, they are one."""
-
-
 def imported_rooms() -> dict[tuple[str, str], str]:
     """(room, room that it imports) -> a file that does."""
     found: dict[tuple[str, str], str] = {}
     package = ROOT / "bisect_cfg"
     for path in package.rglob("*.py"):
         room = path.relative_to(package).parts[0].removesuffix(".py")
-        room = WRITTEN_ANEW.get(room, room)
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             names = []
             if isinstance(node, ast.Import):
@@ -73,7 +68,7 @@ def imported_rooms() -> dict[tuple[str, str], str]:
             for name in names:
                 if name.startswith("bisect_cfg."):
                     other = name.split(".")[1]
-                    found[room, WRITTEN_ANEW.get(other, other)] = str(path.relative_to(ROOT))
+                    found[room, other] = str(path.relative_to(ROOT))
     return found
 
 

@@ -112,7 +112,7 @@ def prepare_environments(folder: Path) -> None:
 
 def give_them_their_sizes() -> None:
     """In the process of the command: nobody wants ten GiB of a test."""
-    from bisect_cfg.trials import environments
+    from bisect_cfg.runner import environments
 
     environments.size_of = lambda folder: int(SIZES[folder.name] * 2**30)
 

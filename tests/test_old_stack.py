@@ -13,7 +13,7 @@ import pytest
 import toys
 from tools import Tool
 
-from bisect_cfg.trials.environments import Environments, uv_program
+from bisect_cfg.runner.environments import Environments, uv_program
 
 STUDY = Path(__file__).parent.parent / "studies" / "trl_2906_original"
 

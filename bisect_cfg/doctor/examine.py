@@ -40,8 +40,8 @@ from bisect_cfg.probe.secrets import mask_arguments
 from bisect_cfg.runner.fork_server import probe_environment
 from bisect_cfg.runner.supervisor import Run, Supervisor
 from bisect_cfg.runner.traces import Traces, tail_of_log
+from bisect_cfg.runner.training import check_watched
 from bisect_cfg.runner.watch import LAST_SECONDS, POLL_SECONDS
-from bisect_cfg.trials.training import check_watched
 
 SCHEMA = 1
 """Version of what --json prints."""

@@ -11,7 +11,7 @@ Each instrument belongs to the library that has it:
 - faulthandler writes the Python stack of a fatal signal, and gdb, if it is there, the native one (`native`).
 
 They slow a step down and change the order of nothing. They come on shortly before the step at which the run is known
-to fail. What they see is written as events; `bisect_cfg.trials.where` makes sense of it.
+to fail. What they see is written as events; `bisect_cfg.runner.where` makes sense of it.
 """
 
 import ctypes

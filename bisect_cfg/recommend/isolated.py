@@ -24,11 +24,11 @@ from bisect_cfg.recommend.proposals import proposals_for
 from bisect_cfg.recommend.remedy import Proposal, Terms
 from bisect_cfg.recommend.schedule import Prefix, left_out, prefix_for, total_steps, warmup_of
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
+from bisect_cfg.runner.command import CommandRunner
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.script import ScriptRunner
 from bisect_cfg.runner.verdict import INVALID, Ended, Verdict
 from bisect_cfg.store.causes import Cause, Report
-from bisect_cfg.trials.command_runner import CommandRunner
-from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run
 
 VERIFY_FACTOR = 4
 VERIFY_LEAST = 30

@@ -18,6 +18,7 @@ from bisect_cfg.cells import corrected
 from bisect_cfg.common.failures.health import ODDITIES, Symptom
 from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.configuration import Outcome, Purpose, Status
+from bisect_cfg.doctor.placement import findings
 from bisect_cfg.explain.match import Match
 from bisect_cfg.jsonfile import JsonObject, strict, write_json, write_text
 from bisect_cfg.probe.protocol import Origin, Placed, Raised, to_json
@@ -34,11 +35,10 @@ from bisect_cfg.reports.recommendation import (
 )
 from bisect_cfg.reports.safe_config import own_config, safe_yaml
 from bisect_cfg.reports.said import Line
+from bisect_cfg.runner.environments import Environments, size_of
+from bisect_cfg.runner.ranks import ranks_of
+from bisect_cfg.runner.runs import Run, purpose_again
 from bisect_cfg.store.causes import Cause, Report, TrialRow, wilson
-from bisect_cfg.trials.environments import Environments, size_of
-from bisect_cfg.trials.placement import findings
-from bisect_cfg.trials.ranks import ranks_of
-from bisect_cfg.trials.runs import Run, purpose_again
 
 SCHEMA = 1
 """Version of result.json; raised when a key changes its meaning or goes away."""

@@ -16,7 +16,7 @@ from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.recommend.order import Left
 from bisect_cfg.reports.events import BisectionEvent, Progress
 from bisect_cfg.reports.outcome import Answer
-from bisect_cfg.trials.runs import Run
+from bisect_cfg.runner.runs import Run
 
 
 class Listener:

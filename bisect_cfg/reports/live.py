@@ -31,8 +31,8 @@ from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, run_line
 from bisect_cfg.reports.terminal import print_answer
+from bisect_cfg.runner.runs import Run
 from bisect_cfg.store.interface import TrialRequest
-from bisect_cfg.trials.runs import Run
 
 OUTCOMES = {
     Outcome.PASS: ("passes", "green"),

@@ -15,12 +15,12 @@ from bisect_cfg.explain.match import Match
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.recommend.safe import Safe
+from bisect_cfg.reports.data_rows import FoundRows
+from bisect_cfg.runner.environments import Environments
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.starts import COLD
+from bisect_cfg.runner.where import Place
 from bisect_cfg.store.causes import Report
-from bisect_cfg.trials.dataset_rows import FoundRows
-from bisect_cfg.trials.environments import Environments
-from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.start_points import COLD
-from bisect_cfg.trials.where import Place
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from bisect_cfg.jsonfile import JsonObject, digest
 from bisect_cfg.probe.protocol import METRICS_FILE
 from bisect_cfg.reports import text
 from bisect_cfg.reports.answer import failure_of
+from bisect_cfg.runner.runs import load_run
 from bisect_cfg.runner.traces import tail_of_log
 from bisect_cfg.store.folder import check_entries, is_at_work
 from bisect_cfg.store.state import STATE_FILE, read_state
-from bisect_cfg.trials.runs import load_run
 
 EMPTY: JsonObject = {
     "schema": 1, "complete": False, "failure": None, "where": None, "rows": None, "placement": None, "causes": [],

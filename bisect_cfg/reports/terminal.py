@@ -20,10 +20,10 @@ from bisect_cfg.reports.isolated import print_isolated
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_values import INDENT, print_lines, print_recommendation
 from bisect_cfg.reports.said import Line, said
+from bisect_cfg.runner.environments import CACHE
+from bisect_cfg.runner.starts import STARTS
 from bisect_cfg.store.causes import Cause
 from bisect_cfg.store.folder import STUDIES
-from bisect_cfg.trials.environments import CACHE
-from bisect_cfg.trials.start_points import STARTS
 
 
 def told(answer: Answer, result: JsonObject) -> list[Line]:

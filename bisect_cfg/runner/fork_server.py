@@ -32,12 +32,12 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder, write_json
 from bisect_cfg.probe import protocol
 from bisect_cfg.probe.protocol import ORDERS_FILE, BuildAnswer, BuildRequest, ForkPoint, Message, Serve, TrialOrders
+from bisect_cfg.runner.environments import Environment
 from bisect_cfg.runner.hang import PHASE_SECONDS
+from bisect_cfg.runner.ports import free_port
+from bisect_cfg.runner.ranks import FirstLaunch
+from bisect_cfg.runner.starts import COLD, IMPORTS, STARTS
 from bisect_cfg.runner.supervisor import Run, Supervisor
-from bisect_cfg.trials.environments import Environment
-from bisect_cfg.trials.ports import free_port
-from bisect_cfg.trials.ranks import FirstLaunch
-from bisect_cfg.trials.start_points import COLD, IMPORTS, STARTS
 
 BUILD_SECONDS = 120.0
 """How long building one configuration may take. It takes milliseconds; the first may import what was not imported yet,

@@ -23,11 +23,11 @@ from bisect_cfg.probe.protocol import (
     TrainEnd,
     Unwatched,
 )
+from bisect_cfg.runner.checkpoints import in_words
+from bisect_cfg.runner.ranks import Rank, differences, only_noticed, ranks_of
 from bisect_cfg.runner.traces import Row, Traces, innermost_frame
 from bisect_cfg.runner.verdict import INVALID, UNWATCHED, Ended, Observation, trace_of
 from bisect_cfg.runner.watch import Ending
-from bisect_cfg.trials.checkpoints import in_words
-from bisect_cfg.trials.ranks import Rank, differences, only_noticed, ranks_of
 
 _LOG_BYTES = 4 << 20
 """So much of each end of a log is searched for the specific line of a CUDA assertion. It repeats for every thread of

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import optuna
 
 from bisect_cfg.configuration import check_value, shown
+from bisect_cfg.runner.starts import MORE_THAN_ANYONE_WAITS
 from bisect_cfg.store.store import Store
-from bisect_cfg.trials.start_points import MORE_THAN_ANYONE_WAITS
 
 EXTREME = 1e6
 """Odds lie within this and its inverse. From odds of 1e9 on, searches were seen to miss causes that rounding had

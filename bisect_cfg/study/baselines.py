@@ -16,12 +16,12 @@ from bisect_cfg.parameters import every, parameter
 from bisect_cfg.parameters.odds import names_it
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, CheckpointOrders, Origin
 from bisect_cfg.reports.text import duration
+from bisect_cfg.runner.plan import PACE_STEPS, Plan
+from bisect_cfg.runner.runs import Run, purpose_again
+from bisect_cfg.runner.starts import COLD, STARTS
 from bisect_cfg.runner.verdict import INVALID
 from bisect_cfg.store.causes import Report
 from bisect_cfg.study.study import Study
-from bisect_cfg.trials.plan import PACE_STEPS, Plan
-from bisect_cfg.trials.runs import Run, purpose_again
-from bisect_cfg.trials.start_points import COLD, STARTS
 
 WARM_TRIES = 2
 """How often the bad configuration may pass at a warm start before that start is given up: a failure can be

@@ -1,6 +1,6 @@
 """`Bisection`: ask, run, record, until nothing is left to ask.
 
-The search decides (`bisect_cfg.search`), a runner runs (`bisect_cfg.trials`), the study remembers (`bisect_cfg.store`);
+The search decides (`bisect_cfg.search`), a runner runs (`bisect_cfg.runner`), the study remembers (`bisect_cfg.store`);
 this module passes the word between them. It keeps nothing of its own: at every step the question is recomputed from the
 study, so that stopping and starting again, here or elsewhere, changes nothing.
 """
@@ -50,6 +50,7 @@ from bisect_cfg.reports.events import (
     TrialStarted,
 )
 from bisect_cfg.reports.text import count
+from bisect_cfg.runner.function import UNUSABLE, FunctionRunner, TrialFunction, identity_of, result_of_answer
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.store.causes import Report
@@ -63,7 +64,6 @@ from bisect_cfg.study.ask import REASON, asked_run, check_valid
 from bisect_cfg.study.conclude import cause_of, report_of
 from bisect_cfg.study.limits import Limits
 from bisect_cfg.study.loop import Turn, work_off
-from bisect_cfg.trials.function import UNUSABLE, FunctionRunner, TrialFunction, identity_of, result_of_answer
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.asked import Wanted

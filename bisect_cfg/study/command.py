@@ -13,17 +13,17 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget, find_target
 from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.errors import InputError
+from bisect_cfg.runner.plan import Plan, StopRule
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.script import REPRODUCTION_STEPS
 from bisect_cfg.runner.traces import tail_of_log
+from bisect_cfg.runner.trial_runner import horizon_for
 from bisect_cfg.runner.verdict import CANNOT_RUN, SKIPPED
 from bisect_cfg.store.inputs import changed_files
 from bisect_cfg.study.environments import both_environments, not_rebuilt
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.reproduce import FIRST, LINES_SHOWN, study_failure
 from bisect_cfg.study.study import Study
-from bisect_cfg.trials.plan import Plan, StopRule
-from bisect_cfg.trials.runner import REPRODUCTION_STEPS
-from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.trial_runner import horizon_for
 
 REBUILT = "bad-rebuilt"
 REBUILT_TRIES = 3

@@ -11,16 +11,16 @@ from dataclasses import replace
 
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Status, configuration_of
 from bisect_cfg.probe.protocol import StepRows
+from bisect_cfg.reports.data_rows import FoundRows, RowsOfStep, name_of, row_of
 from bisect_cfg.reports.text import count
+from bisect_cfg.runner.plan import Plan
+from bisect_cfg.runner.ranks import ranks_of
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.script import ScriptRunner
 from bisect_cfg.store.interface import TrialRequest, TrialResult
 from bisect_cfg.store.storage import BESIDE
 from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.study import Study
-from bisect_cfg.trials.dataset_rows import FoundRows, RowsOfStep, name_of, row_of
-from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.ranks import ranks_of
-from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run
 
 SPACE = "rows"
 """The space that is searched here, and the question of the run that shows which rows the failing step takes."""

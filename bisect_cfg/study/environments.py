@@ -13,10 +13,10 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.explain.knowledge import Entry
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.reports.text import duration
+from bisect_cfg.runner.environments import CACHE, CannotBuild, Environments, Packages
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.trial_runner import inside
 from bisect_cfg.study.study import Study
-from bisect_cfg.trials.environments import CACHE, CannotBuild, Environments, Packages
-from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.trial_runner import inside
 
 INSTALLERS = ("uv", "pip", "poetry", "pdm")
 """Those that get packages from an index; conda and Debian write another name, or none."""

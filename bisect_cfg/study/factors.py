@@ -22,10 +22,10 @@ from bisect_cfg.capture.template import own_flags, text_of
 from bisect_cfg.configuration import Status
 from bisect_cfg.probe.protocol import RankBegin
 from bisect_cfg.runner.fork_server import FirstRun
+from bisect_cfg.runner.ranks import FirstLaunch, launched_in
+from bisect_cfg.runner.runs import Run
 from bisect_cfg.study.environments import both_environments
 from bisect_cfg.study.study import Study
-from bisect_cfg.trials.ranks import FirstLaunch, launched_in
-from bisect_cfg.trials.runs import Run
 
 
 def find_factors(study: Study) -> Status | None:

@@ -13,13 +13,13 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.recommend.proposals import weight
+from bisect_cfg.runner.runs import Run
 from bisect_cfg.store.folder import ANEW
 from bisect_cfg.store.inputs import found_in_first_run, identity_of
 from bisect_cfg.store.store import StudyMismatch
 from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.known import known_failure
 from bisect_cfg.study.study import Study
-from bisect_cfg.trials.runs import Run
 
 FRAMES_READ = 3
 """So many of the innermost frames of a traceback have their lines read for names of settings."""

@@ -9,9 +9,9 @@ from bisect_cfg.capture.settings import Settings
 from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.explain.match import Match
+from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import unprinted
 from bisect_cfg.store.causes import Cause
-from bisect_cfg.trials.runs import Run
 
 
 def known_failure(

@@ -23,13 +23,13 @@ from bisect_cfg.probe.protocol import (
     from_json,
 )
 from bisect_cfg.runner.hang import Patience
+from bisect_cfg.runner.plan import Plan, StopRule
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.script import ScriptRunner
 from bisect_cfg.runner.traces import fatal_signal
+from bisect_cfg.runner.where import RERUN, SENT_FROM_OUTSIDE, Place, Where
+from bisect_cfg.runner.where import locate as place_in
 from bisect_cfg.study.study import Study
-from bisect_cfg.trials.plan import Plan, StopRule
-from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.where import RERUN, SENT_FROM_OUTSIDE, Place, Where
-from bisect_cfg.trials.where import locate as place_in
 
 QUESTION = "where"
 """Of the run; nothing rests on it."""

@@ -28,6 +28,11 @@ from bisect_cfg.probe.protocol import (
     Resumed,
 )
 from bisect_cfg.reports.text import count
+from bisect_cfg.runner.checkpoints import has_adapter_alone, in_words, read_checkpoint, saved_in_parts
+from bisect_cfg.runner.clean import size_of
+from bisect_cfg.runner.plan import Plan
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.trial_runner import horizon_for
 from bisect_cfg.runner.verdict import Observation, Verdict
 from bisect_cfg.search.search import trials_left
 from bisect_cfg.store.state import Rejected
@@ -36,11 +41,6 @@ from bisect_cfg.study.data_rows import find_rows, rows_of
 from bisect_cfg.study.environments import not_rebuilt
 from bisect_cfg.study.factors import find_factors, say_what_else_could_vary
 from bisect_cfg.study.study import Phase, Study
-from bisect_cfg.trials.checkpoints import has_adapter_alone, in_words, read_checkpoint, saved_in_parts
-from bisect_cfg.trials.clean import size_of
-from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.trial_runner import horizon_for
 
 CLAIMS = 3
 """Runs from step 0 that prove a cause of two settings afterwards: it fails, and passes without either. They are as long

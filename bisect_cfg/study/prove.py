@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Status, configuration_of
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.reports.text import count, duration, since
+from bisect_cfg.runner.plan import Plan
+from bisect_cfg.runner.trial_runner import horizon_for
 from bisect_cfg.store.causes import Cause, Report
 from bisect_cfg.study.baselines import with_defaults_of_the_moved
 from bisect_cfg.study.factors import find_factors
 from bisect_cfg.study.limits import Spent
 from bisect_cfg.study.origin import give_up_origin
 from bisect_cfg.study.study import Phase, Study
-from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.trial_runner import horizon_for
 
 ASKED, LEFT_OUT = "from-start", "from-checkpoint"
 """What `--prove` says."""

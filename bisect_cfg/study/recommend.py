@@ -24,15 +24,15 @@ from bisect_cfg.recommend.remedy import MOST_ASKED, Remedy, RemedyStatus
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.reports.text import unhealthy
+from bisect_cfg.runner.command import CommandRunner
+from bisect_cfg.runner.environments import CannotBuild
+from bisect_cfg.runner.plan import Plan, StopRule
+from bisect_cfg.runner.runs import Run, intermediate_of
 from bisect_cfg.store.encoding import SAFE
 from bisect_cfg.store.store import Void
 from bisect_cfg.study.environments import cures_of
 from bisect_cfg.study.loop import Turn, work_off
 from bisect_cfg.study.study import Study
-from bisect_cfg.trials.command_runner import CommandRunner
-from bisect_cfg.trials.environments import CannotBuild
-from bisect_cfg.trials.plan import Plan, StopRule
-from bisect_cfg.trials.runs import Run, intermediate_of
 
 
 @dataclass(eq=False)

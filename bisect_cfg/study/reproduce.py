@@ -16,22 +16,22 @@ from bisect_cfg.errors import InputError, NeverConfigured
 from bisect_cfg.probe.protocol import Completed, Origin, Raised, TrainEnd
 from bisect_cfg.reports.text import count
 from bisect_cfg.runner.hang import Patience
-from bisect_cfg.runner.traces import tail_of_log, unprinted
-from bisect_cfg.runner.verdict import Failure, Standard
-from bisect_cfg.study.factors import say_what_is_not_in_force
-from bisect_cfg.study.origin import LEAD, begin_as_it_did, check_loaded, own_checkpoints
-from bisect_cfg.study.study import Study
-from bisect_cfg.trials.plan import Plan, StopRule
-from bisect_cfg.trials.reached import told_in
-from bisect_cfg.trials.runner import (
+from bisect_cfg.runner.plan import Plan, StopRule
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.script import (
     REPRODUCTION_PATIENCE,
     REPRODUCTION_SECONDS,
     REPRODUCTION_STEPS,
 )
-from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.start_points import COLD
-from bisect_cfg.trials.training import check_watched
-from bisect_cfg.trials.trial_runner import horizon_for
+from bisect_cfg.runner.starts import COLD
+from bisect_cfg.runner.traces import tail_of_log, unprinted
+from bisect_cfg.runner.training import check_watched
+from bisect_cfg.runner.trial_runner import horizon_for
+from bisect_cfg.runner.verdict import Failure, Standard
+from bisect_cfg.study.factors import say_what_is_not_in_force
+from bisect_cfg.study.origin import LEAD, begin_as_it_did, check_loaded, own_checkpoints
+from bisect_cfg.study.study import Study
+from bisect_cfg.study.told_in_log import told_in
 
 LOG_MARGIN = 20
 """Steps after the one at which a log says that it failed: a log may end a few steps early, and a silent failure is

@@ -25,6 +25,9 @@ from bisect_cfg.probe import packages
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
+from bisect_cfg.runner.command import CommandRunner
+from bisect_cfg.runner.inputs import Inputs, written_by_runs
+from bisect_cfg.runner.script import ScriptRunner
 from bisect_cfg.store.encoding import QUESTION
 from bisect_cfg.store.folder import Studied, open_study
 from bisect_cfg.study import command
@@ -41,9 +44,6 @@ from bisect_cfg.study.prove import prove
 from bisect_cfg.study.recommend import recommend
 from bisect_cfg.study.reproduce import reproduce
 from bisect_cfg.study.study import Phase, Study
-from bisect_cfg.trials.command_runner import CommandRunner
-from bisect_cfg.trials.inputs import Inputs, written_by_runs
-from bisect_cfg.trials.runner import ScriptRunner
 
 OF_SCRIPTS: tuple[Phase, ...] = (
     reproduce, find_factors, find_baselines, isolate, prove, find_rows, locate, recommend,

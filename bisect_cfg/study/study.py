@@ -18,6 +18,10 @@ from bisect_cfg.configuration import Outcome, Purpose, Status, Value
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
+from bisect_cfg.runner.command import CommandRunner
+from bisect_cfg.runner.plan import Plan
+from bisect_cfg.runner.runs import Run, result_of
+from bisect_cfg.runner.script import ScriptRunner
 from bisect_cfg.runner.verdict import Verdict
 from bisect_cfg.store.encoding import QUESTION, TWO_ENDS, result_attributes
 from bisect_cfg.store.state import State
@@ -25,11 +29,7 @@ from bisect_cfg.store.store import Store, Void
 from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.limits import Limits, Spent
 from bisect_cfg.study.options import Options
-from bisect_cfg.trials.command_runner import CommandRunner
-from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.reached import steps_reached
-from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run, result_of
+from bisect_cfg.study.told_in_log import steps_reached
 
 SEVERAL = frozenset({Purpose.WARM_START, Purpose.BAD_AGAIN})
 """Purposes of which a study has several runs, so that reports say which one it was."""

@@ -34,13 +34,13 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import strict
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.fork_server import Starts
+from bisect_cfg.runner.plan import Plan, StopRule
+from bisect_cfg.runner.script import REPRODUCTION_PATIENCE, ScriptRunner
+from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.study.factors import find_factors
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.study import Study
-from bisect_cfg.trials.plan import Plan, StopRule
-from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE, ScriptRunner
-from bisect_cfg.trials.start_points import COLD
 
 REPO = Path(__file__).parent.parent.parent
 SCRIPTS = REPO / "golden" / "data" / "scripts"

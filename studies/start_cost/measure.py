@@ -29,12 +29,12 @@ from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.events import TrialFinished
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.fork_server import FirstRun
+from bisect_cfg.runner.plan import Plan
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.script import ScriptRunner
+from bisect_cfg.runner.starts import STARTS
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.story import bisect
-from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.start_points import STARTS
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "search_cost"))

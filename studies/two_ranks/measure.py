@@ -23,10 +23,10 @@ from bisect_cfg.capture.script import find_script
 from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.probe.protocol import TrainBegin
 from bisect_cfg.runner.fork_server import FirstRun
-from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.ranks import launched_in, ranks_of
-from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run
+from bisect_cfg.runner.plan import Plan
+from bisect_cfg.runner.ranks import launched_in, ranks_of
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.script import ScriptRunner
 
 HERE = Path(__file__).parent
 COMMAND = ("accelerate", ["launch", "--multi_gpu", "--num_processes", "2", str(HERE / "train.py")])

@@ -158,8 +158,8 @@ def test_events_are_written_without_secrets(tool, start):
 
 def test_an_event_that_others_wrote_is_masked_as_it_is_read_and_then_in_its_file(tmp_path):
     from bisect_cfg.probe import secrets
+    from bisect_cfg.runner.clean import clean_folder
     from bisect_cfg.runner.traces import Traces
-    from bisect_cfg.trials.clean import clean_folder
 
     (tmp_path / "train.py").write_text("api_key = 'a-key of the script'\n")
     secrets.know_command([str(tmp_path / "train.py"), "--token", FLAG])
@@ -192,7 +192,7 @@ def test_the_log_of_a_server_is_kept_without_secrets(tool):
 @pytest.mark.training
 def test_a_log_of_any_size_is_cleaned_in_place(tmp_path):
     from bisect_cfg.probe.secrets import scrub_log
-    from bisect_cfg.trials.clean import BLOCK, _rewrite
+    from bisect_cfg.runner.clean import BLOCK, _rewrite
 
     log, line = tmp_path / "log.txt", b"step \xff 12 of 40 " + b"." * 80 + b"\n"
     log.write_bytes(line * (BLOCK // len(line) - 1) + b"a " * 300 + b"hf_" + b"A1b2C3d4" * 4 + b"\n" + line * 9)

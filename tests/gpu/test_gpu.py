@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import toys
 
-from bisect_cfg.trials.checkpoints import saved_in_parts
+from bisect_cfg.runner.checkpoints import saved_in_parts
 
 TRAIN = Path(__file__).parents[2] / "studies" / "gpu_check" / "train.py"
 

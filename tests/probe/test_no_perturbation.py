@@ -17,8 +17,8 @@ from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.probe.protocol import LOGGING
 from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.hang import Patience, Pulse
-from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runner import ScriptRunner
+from bisect_cfg.runner.plan import Plan
+from bisect_cfg.runner.script import ScriptRunner
 
 SCRIPT = f"""
     import sys, toy, torch

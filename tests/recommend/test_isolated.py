@@ -11,9 +11,9 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.isolated import Health, IsolatedScript, Wishes
 from bisect_cfg.recommend.isolated_command import IsolatedCommand
+from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.verdict import Ended, Failure, Metrics, Observation, Standard
 from bisect_cfg.store.causes import Report
-from bisect_cfg.trials.runs import Run
 
 WISHES = Wishes(0.5, 1.5, None, 3, None, (), 1, ())
 BAD = {"learning_rate": 1e-3, "warmup_steps": 80}

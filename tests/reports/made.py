@@ -13,10 +13,10 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.probe.protocol import Event, TrainBegin
 from bisect_cfg.reports.outcome import Answer
+from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Ended, Observation
 from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Report, TrialRow
-from bisect_cfg.trials.runs import Run
 
 DEFAULTS = {"bf16": False, "learning_rate": 1e-6, "beta": 0.0}
 RAW = {"bf16": True, "learning_rate": 1e-3, "beta": 0.0}

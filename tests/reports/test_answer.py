@@ -16,7 +16,7 @@ from bisect_cfg.probe.protocol import Origin, Raised
 from bisect_cfg.reports import page
 from bisect_cfg.reports.answer import as_result, commands, failure_of, known_issue, warnings_of, write_answer
 from bisect_cfg.reports.recorded import read
-from bisect_cfg.trials.ranks import DIFFERS
+from bisect_cfg.runner.ranks import DIFFERS
 from tests.reports import made
 
 

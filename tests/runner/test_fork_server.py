@@ -19,11 +19,11 @@ from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.runner import fork_server
 from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.hang import Patience
+from bisect_cfg.runner.plan import Plan
+from bisect_cfg.runner.runs import load_run
+from bisect_cfg.runner.script import ScriptRunner
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.store.interface import TrialRequest, TrialResult
-from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import load_run
 
 PLAIN = """
     import os, sys, time

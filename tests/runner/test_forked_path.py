@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.runner.function import FunctionRunner
 from bisect_cfg.store.interface import TrialRequest, TrialResult
-from bisect_cfg.trials.function import FunctionRunner
 
 STRIDE = 40
 """Every so many lines an exception is raised before a landing."""

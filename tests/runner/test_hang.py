@@ -23,9 +23,9 @@ from bisect_cfg.runner.hang import (
     Silence,
     stands_at,
 )
+from bisect_cfg.runner.runs import Pauses
+from bisect_cfg.runner.script import REPRODUCTION_PATIENCE
 from bisect_cfg.runner.watch import ending_of
-from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE
-from bisect_cfg.trials.runs import Pauses
 
 LOOK = 0.02
 

@@ -25,8 +25,8 @@ import pytest
 
 from bisect_cfg.probe.protocol import Serve, TrialOrders
 from bisect_cfg.runner.fork_server import ForkServer, probe_environment
+from bisect_cfg.runner.function import FunctionRunner
 from bisect_cfg.runner.supervisor import Supervisor
-from bisect_cfg.trials.function import FunctionRunner
 
 SEQUENCES, HOSTILE, LANDING = 60, 40, 6
 """Kill sequences and hostile children in all, and how many of either are played before a landing."""

@@ -10,10 +10,10 @@ import pytest
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Ended, Failure, Standard
 from bisect_cfg.runner.watch import Ending
-from bisect_cfg.trials.runs import Run
 
 BEGUN = {"event": "train_begin", "time": 1.0}
 ENDED = {"event": "train_end", "time": 3.0, "steps": 5, "stopped": "horizon"}

@@ -19,11 +19,11 @@ from bisect_cfg.probe.protocol import (
     TrainerBuilt,
     event_row,
 )
+from bisect_cfg.runner import clean
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.watch import Ending
-from bisect_cfg.trials import clean
-from bisect_cfg.trials.runs import Run
 
 BOOM = Raised("ValueError", "boom", [("train.py", 3, "step")], final=True)
 FIRST = [ConfigBuilt("args", 0, "GRPOConfig", "trl", {}, {}, {}), TrainBegin(1, args=0)]

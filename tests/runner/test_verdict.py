@@ -18,6 +18,9 @@ from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.isolated import IsolatedScript, Wishes
 from bisect_cfg.reports.answer import failure_of
 from bisect_cfg.reports.text import VERBS
+from bisect_cfg.runner.plan import Known
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.script import ScriptRunner
 from bisect_cfg.runner.verdict import (
     SAY_NOTHING,
     Ended,
@@ -30,9 +33,6 @@ from bisect_cfg.runner.verdict import (
 )
 from bisect_cfg.store.causes import Report
 from bisect_cfg.study.study import Study
-from bisect_cfg.trials.plan import Known
-from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run
 
 CRASH, NAN, COLLAPSE = Signature("signal", "SIGFPE"), Signature("non-finite", "parameters"), Signature("collapse")
 

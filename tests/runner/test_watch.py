@@ -18,11 +18,11 @@ import toys
 from bisect_cfg.probe.protocol import STACKS_FILE, Cold, TrialOrders, to_json
 from bisect_cfg.runner.fork_server import probe_environment
 from bisect_cfg.runner.hang import HANG_SECONDS, PHASE_SECONDS, Patience, Pulse
+from bisect_cfg.runner.script import REPRODUCTION_PATIENCE
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.traces import Traces, threads_in
+from bisect_cfg.runner.training import Training
 from bisect_cfg.runner.watch import Ending, look_at_stacks, place_of, watch
-from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE
-from bisect_cfg.trials.training import Training
 
 SLOW = """
     import sys, time

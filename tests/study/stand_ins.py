@@ -13,14 +13,14 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.reports.listener import Listener
+from bisect_cfg.runner.plan import Known, Plan
+from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.store.encoding import QUESTION
 from bisect_cfg.store.state import State
 from bisect_cfg.store.store import Store
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.study import Study
-from bisect_cfg.trials.plan import Known, Plan
-from bisect_cfg.trials.runs import Run
 from tests.reports import made
 
 IDENTITY: JsonObject = {

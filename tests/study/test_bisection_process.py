@@ -20,8 +20,8 @@ from tools import slow
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.common.failures.signature import from_log
 from bisect_cfg.configuration import Purpose
+from bisect_cfg.runner.function import FunctionRunner, result_of_exception
 from bisect_cfg.store.interface import TrialRequest, TrialResult
-from bisect_cfg.trials.function import FunctionRunner, result_of_exception
 
 NAMES = [f"x{i}" for i in range(10)]
 GOOD, BAD = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 1)

@@ -18,7 +18,11 @@ from tools import slow
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Origin, OriginRefused
+from bisect_cfg.runner.checkpoints import in_words, read_checkpoint, saved_in_parts
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.plan import Known, Plan
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.script import ScriptRunner
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Failure, Standard, judge
 from bisect_cfg.runner.watch import Ending
@@ -38,10 +42,6 @@ from bisect_cfg.study.origin import (
     is_given_up,
     remove_checkpoints,
 )
-from bisect_cfg.trials.checkpoints import in_words, read_checkpoint, saved_in_parts
-from bisect_cfg.trials.plan import Known, Plan
-from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run
 from tests.study.stand_ins import Runner, study_of
 
 SLOW_AT_FIRST = """class Slow(TrainerCallback):

@@ -59,7 +59,7 @@ RULES = (  # most severe first
          "chosen; nothing is decided by it"),
     Rule("ranks-differ", "{} differed between the processes", False, 1e-3,
          "a norm that differs by more than this share: all processes clip the same gradients",
-         "`trials.ranks`, which looks for it; rounding differs by less"),
+         "`runner.ranks`, which looks for it; rounding differs by less"),
 )  # fmt: skip
 ODDITIES = {
     "non-finite": "{} was NaN or infinite",

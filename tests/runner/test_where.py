@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bisect_cfg.probe.protocol import LastOperation, Operation, Overflow, Raised, Update
-from bisect_cfg.trials.where import Where, innermost, locate, native_frames, short, without_templates
+from bisect_cfg.runner.where import Where, innermost, locate, native_frames, short, without_templates
 
 SITE = "/venv/lib/python3.11/site-packages/"
 

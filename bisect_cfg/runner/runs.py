@@ -17,12 +17,12 @@ from bisect_cfg.probe.protocol import IN_EACH_TRAINING
 from bisect_cfg.runner.hang import Place
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.observe_command import observe_command
+from bisect_cfg.runner.ranks import ranks_of
+from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Observation, Standard, Verdict, judge
 from bisect_cfg.runner.watch import Ending
 from bisect_cfg.store.interface import TrialResult
-from bisect_cfg.trials.ranks import ranks_of
-from bisect_cfg.trials.start_points import COLD
 
 SHOWN = ("reward", "loss", "grad_norm")
 """Metrics of which Optuna can be shown one, the most telling first: what a run is made for, then what every trainer

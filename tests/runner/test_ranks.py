@@ -21,13 +21,13 @@ from tools import assert_clear, slow
 from bisect_cfg.capture.launched import given_to_each
 from bisect_cfg.probe import world
 from bisect_cfg.probe.protocol import NON_FINITE, NonFiniteParameters, Over, RankBegin, TrainBegin, TrainEnd, event_row
+from bisect_cfg.runner import ranks as ranks_module
 from bisect_cfg.runner.fork_server import imports_ahead
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.ports import free_port
+from bisect_cfg.runner.ranks import FirstLaunch, Ranks
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.watch import Ending
-from bisect_cfg.trials import ranks as ranks_module
-from bisect_cfg.trials.ports import free_port
-from bisect_cfg.trials.ranks import FirstLaunch, Ranks
 
 TORCHRUN = """\
 #!{python}

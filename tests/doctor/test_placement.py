@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bisect_cfg.doctor.placement import findings
 from bisect_cfg.probe.protocol import PlacedModel, Weights
-from bisect_cfg.trials.placement import findings
 
 
 def model(role: str, *weights: tuple[str, str, int], wrapper: str = "") -> PlacedModel:

@@ -21,11 +21,11 @@ from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.probe.protocol import Opened
 from bisect_cfg.runner.hang import Patience
+from bisect_cfg.runner.inputs import Inputs
+from bisect_cfg.runner.plan import Plan
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.script import ScriptRunner
 from bisect_cfg.store.state import State
-from bisect_cfg.trials.inputs import Inputs
-from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run
 
 SCRIPT = """
     import concurrent.futures, multiprocessing, os, signal, subprocess, sys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect_cfg.trials.dataset_rows import FoundRows, RowsOfStep
+from bisect_cfg.reports.data_rows import FoundRows, RowsOfStep
 
 OF = RowsOfStep(300, (7, 12, 80, 81), (20, 22, 900, 0), healthy=(1, 2, 7), total=4000)
 

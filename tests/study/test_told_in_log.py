@@ -8,7 +8,7 @@ import pytest
 
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.errors import InputError
-from bisect_cfg.trials.reached import steps_reached, told_in
+from bisect_cfg.study.told_in_log import steps_reached, told_in
 
 ROW = "{'loss': 0.1, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'reward': 0.5, 'epoch': 0.4}"
 BAR = "Map: 100%|####| 7473/7473 [00:01<00:00, 5000.00 examples/s]\n"

@@ -24,10 +24,10 @@ from bisect_cfg.configuration import Outcome
 from bisect_cfg.probe.protocol import TrainEnd
 from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.hang import Patience
+from bisect_cfg.runner.plan import Plan
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.script import ScriptRunner
 from bisect_cfg.runner.verdict import Failure, Standard
-from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run
 
 SCRIPT = """
     import atexit, multiprocessing, os, signal, subprocess, sys, threading, time

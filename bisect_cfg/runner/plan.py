@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration, Purpose
 from bisect_cfg.probe.protocol import CheckpointOrders, Encoded, InstrumentOrders, Origin
+from bisect_cfg.runner.environments import Packages
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Standard
-from bisect_cfg.trials.environments import Packages
 
 AFTER_SYMPTOM_STEPS = 20
 """How many steps a run that is to die by itself goes on after a silent failure is certain: something harder may follow,

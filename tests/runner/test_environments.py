@@ -12,8 +12,8 @@ from tools import wheel
 
 from bisect_cfg.capture.distributions import installed_by
 from bisect_cfg.errors import InputError
-from bisect_cfg.trials import environments as module
-from bisect_cfg.trials.environments import COMPLETE, CannotBuild, Environments
+from bisect_cfg.runner import environments as module
+from bisect_cfg.runner.environments import COMPLETE, CannotBuild, Environments
 
 pytestmark = pytest.mark.training
 

@@ -41,6 +41,7 @@ from bisect_cfg.probe.protocol import (
     to_json,
 )
 from bisect_cfg.probe.secrets import know_command
+from bisect_cfg.runner.clean import clean_folder
 from bisect_cfg.runner.fork_server import ServersByEnvironment, Starts, probe_environment
 from bisect_cfg.runner.hang import (
     FIRST_STEP_SECONDS,
@@ -50,20 +51,19 @@ from bisect_cfg.runner.hang import (
     UNKNOWN_SECONDS,
     Patience,
 )
+from bisect_cfg.runner.inputs import Inputs
 from bisect_cfg.runner.logs import shorten
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.plan import Plan, StopRule
+from bisect_cfg.runner.ports import free_port, own_port
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.traces import Traces
+from bisect_cfg.runner.training import Training
+from bisect_cfg.runner.trial_runner import COLD_CHECK, Progress, TrialRunner, inside
+from bisect_cfg.runner.validity_cache import ConfigChecks
 from bisect_cfg.runner.watch import Ending, watch
 from bisect_cfg.store.interface import TrialResult
-from bisect_cfg.trials.buildable import ConfigChecks
-from bisect_cfg.trials.clean import clean_folder
-from bisect_cfg.trials.inputs import Inputs
-from bisect_cfg.trials.plan import Plan, StopRule
-from bisect_cfg.trials.ports import free_port, own_port
-from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.start_points import COLD
-from bisect_cfg.trials.training import Training
-from bisect_cfg.trials.trial_runner import COLD_CHECK, Progress, TrialRunner, inside
 
 REPRODUCTION_PATIENCE = Patience(1800.0, UNKNOWN_SECONDS, HANG_SECONDS, times=HANG_TIMES)
 """For the first run, when nothing is known about the script's pace: half an hour to load data and a model, two minutes

@@ -23,14 +23,14 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Configuration, Outcome, equal
 from bisect_cfg.jsonfile import make_folder, write_text
 from bisect_cfg.probe.protocol import Encoded
+from bisect_cfg.runner.environments import CannotBuild, Environment
+from bisect_cfg.runner.plan import Known, Plan
+from bisect_cfg.runner.runs import Pauses, Run, load_run, result_of
+from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Metrics, Observation, Standard, judge
 from bisect_cfg.store.interface import TrialRequest, TrialResult
-from bisect_cfg.trials.environments import CannotBuild, Environment
-from bisect_cfg.trials.plan import Known, Plan
-from bisect_cfg.trials.runs import Pauses, Run, load_run, result_of
-from bisect_cfg.trials.start_points import COLD
 
 HORIZON_FACTOR = 2
 HORIZON_MARGIN = 4

@@ -5,7 +5,7 @@ command prints some in a form that is known: a run that collapses fails though i
 for long enough is ended. Exit status 0 is a pass, 125 "cannot be judged", 126 and 127 "cannot be run", 128 + n signal
 n, anything else a failure (as `git bisect run` and shells have it).
 
-The folder of a trial has what that of a training has (`bisect_cfg.trials.runner`), save what a probe writes, and the
+The folder of a trial has what that of a training has (`bisect_cfg.runner.script`), save what a probe writes, and the
 configuration file that the command was given.
 """
 
@@ -26,16 +26,16 @@ from bisect_cfg.jsonfile import make_folder, private, write_json, write_text
 from bisect_cfg.probe.protocol import METRICS_FILE
 from bisect_cfg.probe.secrets import know_command
 from bisect_cfg.runner import supervisor
+from bisect_cfg.runner.clean import clean_folder
+from bisect_cfg.runner.environments import CannotBuild, Environment
 from bisect_cfg.runner.hang import HANG_TIMES, Patience
 from bisect_cfg.runner.logs import shorten
+from bisect_cfg.runner.plan import Plan
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.traces import Row, Traces
+from bisect_cfg.runner.trial_runner import Progress, TrialRunner
 from bisect_cfg.runner.watch import Ending, watch
-from bisect_cfg.trials.clean import clean_folder
-from bisect_cfg.trials.environments import CannotBuild, Environment
-from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.start_points import COLD
-from bisect_cfg.trials.trial_runner import Progress, TrialRunner
 
 SILENCE_SECONDS = 600.0
 """Where no --trial-timeout is given, a trial may be silent for this long, or `HANG_TIMES` times as long as any run that

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import GO_ON_FILE, Completed, Over, Started, TrainBegin, Unwatched
+from bisect_cfg.runner.ranks import WORD_SECONDS, Ranks, died_of
 from bisect_cfg.runner.supervisor import Run
 from bisect_cfg.runner.traces import Traces
-from bisect_cfg.trials.ranks import WORD_SECONDS, Ranks, died_of
 
 
 def check_watched(traces: Traces) -> None:
