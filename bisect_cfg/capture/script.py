@@ -109,6 +109,11 @@ class Script:
         return shlex.join([*variables, *mask_arguments(self.command)])
 
     @property
+    def launcher(self) -> str:
+        """What starts it: "python", or a launcher by its name."""
+        return "python" if self.launch is None else self.launch.kind
+
+    @property
     def name(self) -> str:
         """A short name for the study: the script's, or its folder's where every script is called train.py."""
         stem = self.path.resolve().stem

@@ -1,4 +1,4 @@
-"""What an engine is."""
+"""What an engine is: where trials run. Whoever asks for one submits it, and does not know which engine it is."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol, TypeVar
 
 Asked = TypeVar("Asked")
 Asked_contra = TypeVar("Asked_contra", contravariant=True)
-Came = TypeVar("Came")
-Came_co = TypeVar("Came_co", covariant=True)
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
 
 
-class Engine(Protocol[Asked_contra, Came_co]):
+class Engine(Protocol[Asked_contra, Result_co]):
     """Runs trials.
 
     Attributes:
@@ -21,7 +21,7 @@ class Engine(Protocol[Asked_contra, Came_co]):
 
     slots: int
 
-    def submit(self, asked: Asked_contra) -> Future[Came_co]:
+    def submit(self, asked: Asked_contra) -> Future[Result_co]:
         """Begin a trial. It may be over when this returns."""
         ...
 
@@ -30,8 +30,8 @@ class Engine(Protocol[Asked_contra, Came_co]):
         ...
 
 
-def in_place(run: Callable[[Asked], Came], asked: Asked) -> Future[Came]:
+def in_place(run: Callable[[Asked], Result], asked: Asked) -> Future[Result]:
     """Run a trial here and now. What it raises comes up at once: Ctrl-C arrives in this thread."""
-    future: Future[Came] = Future()
+    future: Future[Result] = Future()
     future.set_result(run(asked))
     return future

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic
 
-from bisect_cfg.engines.engine import Asked, Came, in_place
+from bisect_cfg.engines.engine import Asked, Result, in_place
 
 
-class LocalEngine(Generic[Asked, Came]):
+class LocalEngine(Generic[Asked, Result]):
     """Runs trials in processes of this machine; for each of several a thread waits.
 
     Args:
@@ -17,11 +17,11 @@ class LocalEngine(Generic[Asked, Came]):
         slots: trials that may run at once. With one, the caller's thread waits for it, where Ctrl-C arrives.
     """
 
-    def __init__(self, run: Callable[[Asked], Came], slots: int) -> None:
+    def __init__(self, run: Callable[[Asked], Result], slots: int) -> None:
         self.slots, self._run = slots, run
         self._pool = ThreadPoolExecutor(slots, thread_name_prefix="bisect-cfg") if slots > 1 else None
 
-    def submit(self, asked: Asked) -> Future[Came]:
+    def submit(self, asked: Asked) -> Future[Result]:
         """Begin a trial."""
         return in_place(self._run, asked) if self._pool is None else self._pool.submit(self._run, asked)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic
 
-from bisect_cfg.engines.engine import Asked, Came, in_place
+from bisect_cfg.engines.engine import Asked, Result, in_place
 
 
-class SimulatedEngine(Generic[Asked, Came]):
+class SimulatedEngine(Generic[Asked, Result]):
     """Calls a function of the user's within `submit`, in the caller's thread.
 
     Args:
@@ -17,10 +17,10 @@ class SimulatedEngine(Generic[Asked, Came]):
         slots: trials that are asked for before the first of them is looked at, as if they ran at once.
     """
 
-    def __init__(self, run: Callable[[Asked], Came], slots: int) -> None:
+    def __init__(self, run: Callable[[Asked], Result], slots: int) -> None:
         self.slots, self._run = slots, run
 
-    def submit(self, asked: Asked) -> Future[Came]:
+    def submit(self, asked: Asked) -> Future[Result]:
         """Make a trial."""
         return in_place(self._run, asked)
 

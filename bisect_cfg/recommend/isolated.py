@@ -24,9 +24,8 @@ from bisect_cfg.recommend.proposals import proposals_for
 from bisect_cfg.recommend.remedy import Proposal, Terms
 from bisect_cfg.recommend.schedule import Prefix, left_out, prefix_for, total_steps, warmup_of
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
-from bisect_cfg.runner.command import CommandRunner
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script import ScriptRunner
+from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import INVALID, Ended, Verdict
 from bisect_cfg.store.causes import Cause, Report
 
@@ -101,7 +100,7 @@ class IsolatedScript:
     What it has as methods differs for a command of any kind (`bisect_cfg.recommend.isolated_command`).
 
     Args:
-        runner: of the study, with its settings and horizon known.
+        trials: of the study, with their settings and horizon known.
         report: of the bisection; its status is "isolated".
         bad_run: the reproduction.
         good_run: the good baseline, which healthy is measured against.
@@ -111,24 +110,24 @@ class IsolatedScript:
 
     def __init__(
         self,
-        runner: ScriptRunner | CommandRunner,
+        trials: Trials,
         report: Report,
         bad_run: Run,
         good_run: Run,
         wishes: Wishes,
         folder_of: Callable[[int], str],
     ) -> None:
-        self._runner, self._wishes = runner, wishes
+        self._trials, self._wishes = trials, wishes
         # What somebody asked besides is no part of it, and may have had values that no factor tells.
         self._report = replace(report, rows=tuple(row for row in report.rows if row.purpose is not Purpose.ASKED))
-        self._settings = runner.settings
+        self._settings = trials.settings
         self._good_run = good_run
-        standard = runner.known.standard.with_usual(good_run.shown)
+        standard = trials.standard.with_usual(good_run.shown)
         self._standard = replace(standard, good=good_run.traces.metrics.rows)
         self._total = total_steps(bad_run.traces)
         self._resolved = dict(self._settings.resolved)
         self._folder_of = folder_of
-        self._horizon = runner.horizon or 1
+        self._horizon = trials.horizon or 1
         self._verify_steps = wishes.verify_steps or max(VERIFY_FACTOR * self._horizon, VERIFY_LEAST)
         self._counted = good_run.seen.counted
         if not self._counted:
@@ -155,7 +154,7 @@ class IsolatedScript:
             self._horizon,
             self._verify_steps,
             self._wishes.verify_seeds,
-            lambda configuration: self._runner.is_valid(configuration) is None,
+            lambda configuration: self._trials.is_valid(configuration) is None,
             self._wishes.margin,
             (passes, max(1, len(fails))),
         )
@@ -186,7 +185,7 @@ class IsolatedScript:
         built. Equal for ``model.dtype`` at its default and at float32, where the model is loaded so by default."""
         settings = self._settings
         overrides = settings.overrides({**settings.bad, **changes})
-        answer = self._runner.checks.resolve(build_item(settings.capture.args, overrides))
+        answer = self._trials.site.checks.resolve(build_item(settings.capture.args, overrides))
         if answer.error is not None:
             return None
         values = {name: value for name, value in answer.values.items() if not parameter(name).pinned}
@@ -231,7 +230,7 @@ class IsolatedScript:
             factor.bad,
             ratio=self._wishes.ratio,
             whole=False if "float" in kind and "int" not in kind and "steps" not in name else None,
-            is_valid=lambda value: self._runner.is_valid({**rest, name: value}) is None,
+            is_valid=lambda value: self._trials.is_valid({**rest, name: value}) is None,
         )
 
     def alternatives(self, cause: Cause) -> list[Alternative]:
@@ -249,7 +248,7 @@ class IsolatedScript:
                 name in names or name.split(".")[0] in fields or (loads and name.startswith("model."))
                 for name in changes
             )
-            if settable and self._runner.is_valid({**settings.bad, **changes}) is None:
+            if settable and self._trials.is_valid({**settings.bad, **changes}) is None:
                 kept.append(Alternative(changes, offer.why, offer.source))
         return kept
 
@@ -261,7 +260,7 @@ class IsolatedScript:
             configuration = {name: row.values[name] for name in self._settings.bad}
             if key_of(configuration, 0) not in wanted or row.outcome is not Outcome.PASS:
                 continue
-            run = self._runner.load(self._folder_of(row.number))
+            run = self._trials.site.load(self._folder_of(row.number))
             if run is None:
                 continue
             steps = self.length(run)

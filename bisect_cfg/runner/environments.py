@@ -23,11 +23,10 @@ import subprocess
 import sysconfig
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bisect_cfg.capture.distributions import Mixtures, line_of
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder, write_text
 
@@ -57,35 +56,6 @@ _OFFLINE = ("error sending request", "dns error", "failed to fetch", "network is
 
 class CannotBuild(Exception):
     """An environment that cannot be made of these packages; the message is uv's."""
-
-
-@dataclass(frozen=True)
-class Packages:
-    """What trials with packages of their own need.
-
-    Attributes:
-        own: canonical name -> level, all that the user has installed.
-        mixtures: which mixtures of both environments are valid.
-        environments: builds them.
-        varied: whether they differ between trials of the search: then all trials run in environments that were built.
-    """
-
-    own: Mapping[str, str]
-    mixtures: Mixtures
-    environments: Environments
-    varied: bool = True
-
-    def environment_of(self, levels: Mapping[str, str | None]) -> Environment:
-        """The environment of a trial.
-
-        Args:
-            levels: canonical name -> level, of the packages that are not as the user has them.
-
-        Raises:
-            CannotBuild: uv cannot make it.
-        """
-        all_of_them = {**self.own, **levels}
-        return self.environments.of([line_of(name, level) for name, level in all_of_them.items() if level is not None])
 
 
 @dataclass(frozen=True)

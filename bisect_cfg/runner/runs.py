@@ -1,11 +1,10 @@
-"""Runs that are over, as their folders keep them, and what their silences tell of the runs to come."""
+"""Runs that are over, as their folders keep them, and what their pauses tell of the runs to come."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgspec
@@ -24,20 +23,18 @@ from bisect_cfg.runner.verdict import Observation, Standard, Verdict, judge
 from bisect_cfg.runner.watch import Ending
 from bisect_cfg.store.interface import TrialResult
 
+ENDING_FILE = "ending.json"
+
 SHOWN = ("reward", "loss", "grad_norm")
-"""Metrics of which Optuna can be shown one, the most telling first: what a run is made for, then what every trainer
-logs."""
+"""The metrics of which Optuna is shown the first that a run has: what it is made for, then what every trainer logs."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is over: what happened, and the traces it left.
+    """A run that is over: what was seen of it, and the traces it left.
 
     Attributes:
-        seen: what happened.
-        traces: what its probe wrote.
-        folder: of the run.
-        horizon: optimizer steps it was to make; None for all the script has.
+        horizon: optimizer steps that it was to make; None for all the script has.
         start: how it was started; "" if that is not known.
         costly: whether it was ended because it takes longer than can be afforded.
     """
@@ -61,53 +58,33 @@ class Run:
     @property
     def failing(self) -> tuple[Path, Traces]:
         """Folder and traces of the process that its outcome is about."""
-        several = {rank.number: rank for rank in ranks_of(self.traces)}
-        rank = several.get(self.seen.rank or 0)
-        return (rank.folder, rank.traces) if rank is not None else (self.folder, self.traces)
+        for rank in ranks_of(self.traces):
+            if rank.number == (self.seen.rank or 0):
+                return rank.folder, rank.traces
+        return self.folder, self.traces
+
+    @property
+    def attributes(self) -> JsonObject:
+        """What the store keeps of it."""
+        return {
+            "folder": self.folder.name,
+            "level": self.start,
+            "horizon": self.horizon,
+            "observation": msgspec.to_builtins(self.seen),
+            "remarks": [asdict(remark) for remark in self.shown.remarks],
+        }
+
+    @property
+    def intermediate(self) -> dict[int, float]:
+        """Its most telling metric, by step."""
+        rows = self.traces.metrics.rows
+        name = next((name for name in SHOWN if any(is_value(row.get(name)) for row in rows)), None)
+        return {} if name is None else {row["step"]: float(row[name]) for row in rows if is_value(row.get(name))}
 
 
-def read_ending(folder: Path) -> tuple[Ending, JsonObject] | None:
-    """How a run ended, and what else ``ending.json`` says of it; None if it did not come to its end."""
-    try:
-        kept = json.loads((folder / "ending.json").read_text(encoding="utf-8"))
-        known = {field.name: kept.pop(field.name) for field in fields(Ending) if field.name in kept}
-        known["phases"] = {str(name): float(seconds) for name, seconds in known.get("phases", {}).items()}
-        known["stood"], known["paused"] = str(known.get("stood", "")), tuple(map(str, known.get("paused", ())))
-        ending = Ending(**known)
-        float(ending.longest_silence), int(kept.get("steps", 0))
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return None
-    told = isinstance(ending.exit_code, (int, type(None))) and isinstance(ending.hang, (str, type(None)))
-    return (ending, kept) if told and isinstance(ending.seconds, (int, float)) else None
-
-
-def load_run(study: Path, number: int | str) -> Run | None:
-    """A run that ended before, read back from its folder; None if there is none that came to its end.
-
-    Raises:
-        InputError: its events are damaged. Without them it would seem to have died before it built a configuration.
-    """
-    folder = study / "trials" / str(number)
-    found = read_ending(folder)
-    if found is None:
-        return None
-    ending, kept = found
-    traces = Traces.of(folder)
-    traces.read()
-    if not kept.get("watched", True):
-        seen = observe_command(traces.metrics.rows, folder, ending)
-        return Run(seen, traces, folder, kept.get("horizon"), COLD)
-    if not traces.events.rows and (kept.get("steps") or _has_text(traces.events.path)):
-        raise InputError(
-            f"The study is damaged: {traces.events.path} holds no event of its run.",
-            "Put the file back, or start over with --restart (the old study is kept beside it).",
-        )
-    seen = observe(traces, folder, ending)
-    return Run(seen, traces, folder, kept.get("horizon"), kept.get("level", ""), ending.costly)
-
-
-def _has_text(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
+def is_value(value: Value) -> bool:
+    """Whether it is a number, finite or not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def purpose_again(start: str) -> Purpose:
@@ -115,15 +92,71 @@ def purpose_again(start: str) -> Purpose:
     return Purpose.BAD_AGAIN if start in ("", COLD) else Purpose.WARM_START
 
 
+def result_of(run: Run, verdict: Verdict) -> TrialResult:
+    """The result of a run under a verdict; the run's folder keeps it, too."""
+    signature = None if verdict.signature is None else str(verdict.signature)
+    result = TrialResult(
+        verdict.outcome, signature, verdict.message, run.seen.seconds, verdict.step, run.attributes, run.intermediate
+    )
+    kept = {name: value for name, value in asdict(result).items() if name != "intermediate"}  # it is in the metrics
+    write_json(run.folder / "result.json", {**kept, "outcome": verdict.outcome.value})
+    return result
+
+
+# ------------------------------------------------------------------------------------------------- in their folders
+
+
+class Kept(msgspec.Struct):
+    """What the file of a run's ending says besides `Ending`: see `Run`, and whether a probe watched it."""
+
+    horizon: int | None = None
+    steps: int = 0
+    level: str = ""
+    watched: bool = True
+
+
+def read_ending(folder: Path) -> tuple[Ending, Kept] | None:
+    """How a run ended, None if it did not come to its end."""
+    try:
+        content = json.loads((folder / ENDING_FILE).read_text(encoding="utf-8"))
+        return msgspec.convert(content, Ending), msgspec.convert(content, Kept)
+    except (OSError, ValueError, RecursionError, msgspec.ValidationError):
+        return None
+
+
+def load_run(study: Path, name: int | str) -> Run | None:
+    """A run that came to its end, read back from its folder; None if there is none.
+
+    Raises:
+        InputError: its events are damaged. Without them it would seem to have died before it built a configuration.
+    """
+    folder = study / "trials" / str(name)
+    found = read_ending(folder)
+    if found is None:
+        return None
+    ending, kept = found
+    traces = Traces.of(folder)
+    traces.read()
+    if not kept.watched:
+        return Run(observe_command(traces.metrics.rows, folder, ending), traces, folder, kept.horizon, COLD)
+    events = traces.events.path
+    if not traces.events.rows and (kept.steps or (events.is_file() and events.stat().st_size)):
+        raise InputError(
+            f"The study is damaged: {events} holds no event of its run.",
+            "Put the file back, or start over with --restart (the old study is kept beside it).",
+        )
+    return Run(observe(traces, folder, ending), traces, folder, kept.horizon, kept.level, ending.costly)
+
+
 class Pauses:
-    """The longest silences of the runs so far, which tell how long one may be in the runs to come.
+    """The longest silences of the runs so far, in seconds: they tell how long one may be in the runs to come.
 
     Attributes:
-        silence: in training, outside of named slow phases, in seconds; None if no run has made a step yet.
-        phases: name of a slow phase -> seconds.
-        passing: the longest silence of those that ended with status 0, in seconds; None if none did.
-        stood: where they hung.
-        paused: where they stood in pauses after which they went on.
+        silence: in training, outside of named slow phases; None before a run has made a step.
+        phases: name of a slow phase -> silence.
+        passing: of the runs that ended with status 0; None before one did.
+        stood: where runs hung.
+        paused: where runs stood in pauses after which they went on.
     """
 
     def __init__(self) -> None:
@@ -140,58 +173,24 @@ class Pauses:
 
     @classmethod
     def of(cls, study: Path) -> Pauses:
-        """Those of the runs that a study folder holds."""
+        """Those of the runs in a study folder."""
         found = cls()
-        for path in study.glob("trials/*/ending.json"):
+        for path in study.glob(f"trials/*/{ENDING_FILE}"):
             ending = read_ending(path.parent)
             if ending is not None:
-                found.note(ending[0], int(ending[1].get("steps", 0)))
+                found.add(ending[0], ending[1].steps)
         return found
 
-    def note(self, ending: Ending, steps: int) -> None:
-        """Another run is over, after so many steps."""
+    def add(self, ending: Ending, steps: int) -> None:
+        """Take in another run."""
         if steps:
             self.silence = max(self.silence or 0.0, ending.longest_silence)
         if ending.exit_code == 0:
             self.passing = max(self.passing or 0.0, ending.longest_silence)
             if steps:
-                for name in IN_EACH_TRAINING:  # if too short to be seen
+                for name in IN_EACH_TRAINING:  # too short to be seen, perhaps
                     self.phases.setdefault(name, 0.0)
         for name, seconds in ending.phases.items():
             self.phases[name] = max(self.phases.get(name, 0.0), seconds)
         self.stood |= {ending.stood} - {""}
         self.paused |= set(ending.paused)
-
-
-def result_of(run: Run, verdict: Verdict) -> TrialResult:
-    """The result of a run, with what is worth keeping of it; its folder keeps it.
-
-    Args:
-        run: that is over.
-        verdict: on it.
-    """
-    seen, signature = run.seen, verdict.signature
-    attributes = {
-        "folder": run.folder.name,
-        "level": run.start,
-        "horizon": run.horizon,
-        "observation": msgspec.to_builtins(seen),
-        "remarks": [asdict(remark) for remark in verdict.remarks],
-    }
-    told = None if signature is None else str(signature)
-    shown = intermediate_of(run.traces.metrics.rows)
-    result = TrialResult(verdict.outcome, told, verdict.message, seen.seconds, verdict.step, attributes, shown)
-    kept = {name: value for name, value in asdict(result).items() if name != "intermediate"}  # it is in the metrics
-    write_json(run.folder / "result.json", {**kept, "outcome": verdict.outcome.value})
-    return result
-
-
-def intermediate_of(rows: Sequence[JsonObject]) -> dict[int, float]:
-    """The metric that shows best how a run went, by step: the first of `SHOWN` that it has."""
-    name = next((name for name in SHOWN if any(is_value(row.get(name)) for row in rows)), None)
-    return {} if name is None else {row["step"]: float(row[name]) for row in rows if is_value(row.get(name))}
-
-
-def is_value(value: Value) -> bool:
-    """Whether it is a number, finite or not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,19 +1,17 @@
 """The store: every run of a study, written in one place, an Optuna study, by one process at a time.
 
-A trial of the Optuna study is a run of ours, whatever it was for: the two baselines, the search, proofs, safe values.
-Its number is that of its folder. Its parameters are the factors with their values, so that Optuna's dashboard and
-samplers understand them; its user attributes say what was asked and what came of it. Every decision is recomputed from
-these trials, so resuming after a crash and replaying an old study are the same thing: reading the study.
-
-Which phase a trial belongs to is told by the attribute that holds its question (`encoding.SUBSET`, `WANTED`, `SAFE`,
-`QUESTION`). Each phase sees only its own.
+Each run is a trial of the Optuna study, whatever it was for: the two baselines, the search, proofs, safe values. Its
+number is that of its folder, its parameters are the factors with their values, so that Optuna's dashboard and samplers
+understand them, and its user attributes say what was asked and what came of it. The attribute that holds its question
+tells its phase (`encoding.SUBSET`, `WANTED`, `SAFE`, `QUESTION`). Every decision is recomputed from these trials:
+resuming after a crash means reading the study.
 
 *Crashes.* A trial is written as RUNNING, with its question, in one transaction before it starts, and its result before
 its state changes. Whoever is killed leaves either a finished trial or a RUNNING one, which the next writer closes as
 lost and asks again.
 
-*One writer.* While a store is `alive`, an attribute of the study names its process and tells that it lives; a second
-process is told which one that is. What was begun by another store is therefore of a dead process.
+*One writer.* While a store is `alive`, an attribute of the study names its process and shows that it lives; a second
+process is told which one that is.
 
 *Why not `Study.ask`.* It writes an empty trial first, and each parameter and attribute after it, in transactions of
 their own. A process that dies in between leaves a trial of which nobody can say what was asked.
@@ -44,17 +42,17 @@ from bisect_cfg.store.encoding import OBJECTIVE, QUESTION, as_text, distribution
 from bisect_cfg.store.storage import open_storage, patiently
 
 BEAT_SECONDS = 20.0
-"""How often a writer says that it lives: rare enough for a shared database."""
+"""How often a writer shows that it lives: rare enough for a shared database."""
 
 SILENCE_SECONDS = 120.0
-"""A writer on another machine that has not been heard of for this long is dead (six missed beats)."""
+"""A writer on another machine that has not been heard of for so long is dead (six missed beats)."""
 
 SAME_START_SECONDS = 5.0
 """Process numbers are used again, so the start time of a process counts; it moves a little when the clock is set."""
 
 MOST_INTERMEDIATE = 50
-"""Steps of a trial that Optuna is given: each is a transaction of its own, of some 1.2 ms in SQLite, and more make no
-curve plainer. The trial's folder has them all."""
+"""Steps of a trial that Optuna is given: each is a transaction of some 1.2 ms in SQLite, and more make no curve
+plainer. The trial's folder has them all."""
 
 BESIDES = "besides"
 """Attribute of a trial: names of the settings, beside the factors, that it sets otherwise than the user has them."""
@@ -94,17 +92,18 @@ class Store:
     """One study, read and written.
 
     Args:
-        factors: in the user's order; see `vary`.
+        factors, weights: see `vary`.
         storage: an Optuna storage or its URL; None keeps the study in memory.
         study_name: several bisections may share a storage under different names.
-        weights: factor -> how much giving it up weighs, 1 if missing.
         identity: see `settle`.
 
     Attributes:
         study: the Optuna study.
-        factors: what varies.
+        storage: where it is; studies beside it may be there.
+        factors: what varies, in the user's order.
         distributions: factor name -> its distribution.
         levels: factor name -> its good and its bad value.
+        lost: the trials that a dead process had left running when this store came alive.
 
     Raises:
         StudyMismatch: the study exists and was made for other factors or levels, or for something else.
@@ -119,22 +118,21 @@ class Store:
         weights: Mapping[str, float] | None = None,
     ) -> None:
         optuna.logging.set_verbosity(max(optuna.logging.get_verbosity(), optuna.logging.WARNING))
-        self._kept, self.study = _open(storage, study_name)
-        self._id = self._kept.get_study_id_from_name(self.study.study_name)
+        self.storage, self.study = _open(storage, study_name)
+        self._id = self.storage.get_study_id_from_name(self.study.study_name)
         self._name, self._alive = uuid.uuid4().hex, False
-        self._mine: set[int] = set()
+        self.lost: list[FrozenTrial] = []
         self.vary(factors, weights)
         if factors or identity:
             self.settle(identity or {})
 
-    @property
-    def storage(self) -> optuna.storages.BaseStorage:
-        """Where the study is; studies beside it may be there."""
-        return self._kept
-
     def vary(self, factors: Sequence[Factor], weights: Mapping[str, float] | None = None) -> None:
-        """From now on these vary: trials have them as parameters. A phase may leave some of them as the user has
-        them."""
+        """From now on these vary, and trials have them as parameters.
+
+        Args:
+            factors: in the user's order.
+            weights: factor -> how much giving it up weighs, 1 if missing.
+        """
         self.factors = tuple(factors)
         self.levels = {factor.name: (factor.good, factor.bad) for factor in self.factors}
         self.distributions = {factor.name: distribution_of(factor) for factor in self.factors}
@@ -149,53 +147,41 @@ class Store:
         Raises:
             StudyMismatch: something differs.
         """
-        known, name = self.study.user_attrs.get("identity", {}), self.study.study_name
+        attributes, advice = self.study.user_attrs, "Use another study name or storage for this bisection."
+        known, factors = attributes.get("identity", {}), attributes.get("factors")
         differing = sorted(part for part, value in identity.items() if known.get(part, value) != value)
         if differing:
-            raise StudyMismatch(
-                f"the study {name!r} is of something else: not the same {', '.join(differing)}. Use another study "
-                "name or storage for this bisection."
-            )
+            what = f"is of something else: not the same {', '.join(differing)}"
+            raise StudyMismatch(f"the study {self.study.study_name!r} {what}. {advice}")
+        mine = {f.name: [as_text(mask(f.good, f.name)), as_text(mask(f.bad, f.name))] for f in self.factors}
+        if factors is not None and factors != mine:
+            differing = sorted(one for one in {*mine, *factors} if mine.get(one) != factors.get(one))
+            what = f"was made for other configurations: {', '.join(differing)} differ"
+            raise StudyMismatch(f"the study {self.study.study_name!r} {what}. {advice}")
         if identity and not known:
             self.study.set_user_attr("identity", dict(identity))
-        mine = {f.name: [as_text(mask(f.good, f.name)), as_text(mask(f.bad, f.name))] for f in self.factors}
-        theirs = self.study.user_attrs.get("factors")
-        if theirs is None:
+        if factors is None:
             self.study.set_user_attr("factors", mine)
-        elif theirs != mine:
-            differing = sorted(one for one in {*mine, *theirs} if mine.get(one) != theirs.get(one))
-            raise StudyMismatch(
-                f"the study {name!r} was made for other configurations: {', '.join(differing)} differ. Use another "
-                "study name or storage for this bisection."
-            )
 
     # ------------------------------------------------------------------------------------------------- reading
 
     def trials(self, asked: str = "") -> list[FrozenTrial]:
-        """The trials whose question is in this attribute, running ones included, without those that are void; all of
-        them without one."""
+        """The trials whose question is in this attribute (all of them without one), running ones included, without
+        those that are void."""
         return [
             trial
-            for trial in self._kept.get_all_trials(self._id, deepcopy=False)
+            for trial in self.storage.get_all_trials(self._id, deepcopy=False)
             if (not asked or asked in trial.user_attrs) and trial.user_attrs.get("outcome") not in VOID
         ]
 
     def count(self) -> int:
-        """How many runs there are, whatever they were for; those that go on are among them."""
+        """How many runs there are, whatever they were for, running ones included."""
         return len(self.trials())
 
     def number_of(self, question: str) -> int | None:
-        """The number of the last finished trial that answers a question of this name; None if there is none."""
+        """The number of the last finished trial that answers this `QUESTION`; None if there is none."""
         asked = (trial for trial in self.trials(QUESTION) if trial.user_attrs[QUESTION] == question)
         return max((trial.number for trial in asked if trial.state.is_finished()), default=None)
-
-    def abandoned(self, asked: str) -> list[FrozenTrial]:
-        """Running trials that were begun by another store, whose process is dead."""
-        return [
-            trial
-            for trial in self.trials(asked)
-            if trial.state is TrialState.RUNNING and trial.number not in self._mine
-        ]
 
     def params(self, configuration: Configuration) -> dict[str, Value]:
         """The factors' values as Optuna stores them, wherever their distributions have room."""
@@ -220,24 +206,17 @@ class Store:
             attributes: what is asked.
         """
         template = self._template(TrialState.RUNNING, None, params, attributes)
-        trial = self._kept.get_trial(self._kept.create_new_trial(self._id, template_trial=template))
-        self._mine.add(trial.number)
-        return trial
-
-    def conclude(self, concluded: JsonObject) -> None:
-        """Keep what was concluded; nothing is ever decided by it."""
-        if self.study.user_attrs.get(CONCLUDED) != concluded:
-            self.study.set_user_attr(CONCLUDED, concluded)
+        return self.storage.get_trial(self.storage.create_new_trial(self._id, template_trial=template))
 
     def take(self, number: int, attributes: JsonObject) -> None:
         """Write what is asked into a trial that Optuna has begun by itself."""
         for name, value in attributes.items():
-            self._kept.set_trial_user_attr(self._of(number), name, value)
-        self._mine.add(number)
+            self.storage.set_trial_user_attr(self._of(number), name, value)
 
     def add(self, params: Configuration, attributes: JsonObject, outcome: Outcome) -> None:
         """Write a trial that was run before, in one go; see `finish`."""
-        self.study.add_trial(self._template(*self._state(outcome, params, False), params, attributes))
+        state = state_of(outcome, given_up(params, self.factors, self._weights), False)
+        self.study.add_trial(self._template(*state, params, attributes))
 
     def finish(
         self,
@@ -247,7 +226,7 @@ class Store:
         intermediate: Mapping[int, float] | None = None,
         healthy: bool = False,
     ) -> None:
-        """Write the result, then the state.
+        """Write the result of a trial, then its state.
 
         Args:
             number: of the trial.
@@ -257,40 +236,33 @@ class Store:
             healthy: whether it was looked at for health, not merely for the failure under study.
         """
         trial_id = self._of(number)
-        trial = self._kept.get_trial(trial_id)
-        besides = len(trial.user_attrs.get(BESIDES, ()))
+        trial = self.storage.get_trial(trial_id)
         with suppress(UpdateFinishedTrialError):
             for name, value in attributes.items():
-                self._kept.set_trial_user_attr(trial_id, name, value)
+                self.storage.set_trial_user_attr(trial_id, name, value)
             for step, value in even_share(intermediate or {}, MOST_INTERMEDIATE).items():
-                self._kept.set_trial_intermediate_value(trial_id, step, value)
-        self._close(trial_id, *self._state(outcome, trial.params, healthy, besides))
-
-    def _state(
-        self, outcome: Outcome, params: Configuration, healthy: bool, besides: int = 0
-    ) -> tuple[TrialState, Sequence[float] | None]:
-        return state_of(outcome, given_up(params, self.factors, self._weights, besides), healthy)
+                self.storage.set_trial_intermediate_value(trial_id, step, value)
+        besides = len(trial.user_attrs.get(BESIDES, ()))
+        self._close(trial_id, *state_of(outcome, given_up(trial.params, self.factors, self._weights, besides), healthy))
 
     def void(self, number: int, why: Void) -> None:
         """Close a running trial that has no result; one that has ended meanwhile keeps its own."""
         trial_id = self._of(number)
         with suppress(UpdateFinishedTrialError):
-            self._kept.set_trial_user_attr(trial_id, "outcome", why.value)
+            self.storage.set_trial_user_attr(trial_id, "outcome", why.value)
         self._close(trial_id, TrialState.FAIL, None)
 
-    def close_lost(self, asked: str = "") -> int:
-        """Close what dead processes have left running; returns how many that were."""
-        lost = self.abandoned(asked)
-        for trial in lost:
-            self.void(trial.number, Void.LOST)
-        return len(lost)
+    def conclude(self, concluded: JsonObject) -> None:
+        """Keep what was concluded; nothing is ever decided by it."""
+        if self.study.user_attrs.get(CONCLUDED) != concluded:
+            self.study.set_user_attr(CONCLUDED, concluded)
 
     def _close(self, trial_id: int, state: TrialState, values: Sequence[float] | None) -> None:
         with suppress(UpdateFinishedTrialError):
-            self._kept.set_trial_state_values(trial_id, state=state, values=values)
+            self.storage.set_trial_state_values(trial_id, state=state, values=values)
 
     def _of(self, number: int) -> int:
-        return self._kept.get_trial_id_from_study_id_trial_number(self._id, number)
+        return self.storage.get_trial_id_from_study_id_trial_number(self._id, number)
 
     def _template(
         self, state: TrialState, values: Sequence[float] | None, params: Configuration, attributes: JsonObject
@@ -304,7 +276,8 @@ class Store:
 
     @contextmanager
     def alive(self) -> Iterator[None]:
-        """While it lasts this store is the study's writer, and Ctrl-C leaves no transaction half done.
+        """While it lasts this store is the study's writer, and Ctrl-C leaves no transaction half done. What a dead
+        writer has left running is closed first.
 
         Raises:
             StudyHeld: another one is.
@@ -319,6 +292,9 @@ class Store:
             heart.start()
             self._alive = True
             try:
+                self.lost = [trial for trial in self.trials() if trial.state is TrialState.RUNNING]
+                for trial in self.lost:
+                    self.void(trial.number, Void.LOST)
                 yield
             finally:
                 self._alive = False
@@ -346,7 +322,7 @@ class Store:
 
     def _beat(self, stop: threading.Event) -> None:
         while not stop.wait(BEAT_SECONDS):
-            with suppress(Exception):  # a full disk is told by the trial that meets it
+            with suppress(Exception):  # a full disk is reported by the trial that meets it
                 self._tell()
 
 
@@ -380,12 +356,8 @@ def _open(
 
     def opened() -> tuple[optuna.storages.BaseStorage, optuna.Study]:
         kept = optuna.storages.get_storage(open_storage(storage) if isinstance(storage, str) else storage)
-        study = optuna.create_study(
-            storage=kept,
-            study_name=name or (None if storage is None else "bisection"),
-            direction="minimize",
-            load_if_exists=True,
-        )
+        name_here = name or (None if storage is None else "bisection")
+        study = optuna.create_study(storage=kept, study_name=name_here, direction="minimize", load_if_exists=True)
         if study.metric_names is None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

@@ -1,8 +1,8 @@
 """`Bisection`: ask, run, record, until nothing is left to ask.
 
-The search decides (`bisect_cfg.search`), a runner runs (`bisect_cfg.runner`), the study remembers (`bisect_cfg.store`);
-this module passes the word between them. It keeps nothing of its own: at every step the question is recomputed from the
-study, so that stopping and starting again, here or elsewhere, changes nothing.
+The search decides (`bisect_cfg.search`), a `Runner` runs, the store remembers (`bisect_cfg.store`); this module passes
+the word between them. At every step the question is recomputed from the store, so that stopping and starting again,
+here or elsewhere, changes nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from bisect_cfg.study.arguments import check, is_runner
 from bisect_cfg.study.ask import REASON, asked_run, check_valid
 from bisect_cfg.study.conclude import cause_of, report_of
 from bisect_cfg.study.limits import Limits
-from bisect_cfg.study.loop import Turn, work_off
+from bisect_cfg.study.loop import Action, run_loop
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.asked import Wanted
@@ -251,7 +251,7 @@ class Bisection:
         """As `run`, with the report as plain data."""
         apart = isinstance(self._runner, FunctionRunner)
         with self._store.alive(), self._runner.standing(self.good, self.bad) if apart else contextlib.nullcontext():
-            lost = self._store.close_lost(SUBSET) + self._store.close_lost(WANTED)
+            lost = sum(SUBSET in one.user_attrs or WANTED in one.user_attrs for one in self._store.lost)
             known = len(self._trials.records())
             if known or lost:
                 self._tell(Resumed(known, lost))
@@ -287,7 +287,7 @@ class Bisection:
             isolation = self._isolation
             begun = isolation.begin(trial, asked.configuration, subset, Purpose.ASKED, reason)
             try:
-                isolation.record(begun, isolation.conduct(begun))
+                isolation.record(begun, isolation.execute(begun))
             except BaseException:
                 isolation.interrupt()
                 isolation.go_on()
@@ -413,23 +413,23 @@ class _Isolation:
     def run(self, limits: Limits) -> Conclusion:
         """Run trials until the search concludes, or the budget is spent."""
         self._limits = limits
-        work_off(self, self._engine())
+        run_loop(self, self._engine())
         return self._conclusion
 
-    def turn(self) -> _Begun | Turn:
+    def next_action(self) -> _Begun | Action:
         records = self._trials.records()
         with self._threads.limit(limits=1, user_api="blas"):
             state = look(self._trials.problem, records)
         self._announce(state)
         if isinstance(state.question, Done):
             self._conclusion = state.question.conclusion
-            return Turn.DONE
+            return Action.DONE
         spent = self._limits.spent(self._trials.store.count())
         if spent and not self.running:
             self._conclusion = state.partial(spent)
-            return Turn.DONE
+            return Action.DONE
         if spent or not isinstance(state.question, Ask) or len(self.running) >= self._trials.problem.jobs:
-            return Turn.WAIT
+            return Action.WAIT
         question = state.question
         trial = self._trials.begin(question, state.suspicion)
         subset = self._trials.names(question.subset)
@@ -447,16 +447,16 @@ class _Isolation:
 
     def _engine(self) -> Engine[_Begun, TrialResult]:
         kind = SimulatedEngine if getattr(self._runner, "in_place", False) else LocalEngine
-        return kind(self.conduct, self._trials.problem.jobs)
+        return kind(self.execute, self._trials.problem.jobs)
 
-    def conduct(self, begun: _Begun) -> TrialResult:
+    def execute(self, begun: _Begun) -> TrialResult:
         """Run a trial, in whatever thread; nothing is written into the study."""
         return self._runner.run(begun.request)
 
-    def record(self, begun: _Begun, came: TrialResult) -> None:
-        outcome = self._trials.finish(begun.trial, came)
+    def record(self, begun: _Begun, result: TrialResult) -> None:
+        outcome = self._trials.finish(begun.trial, result)
         self.running.remove(begun)
-        self._emit(TrialFinished(begun.request, came, outcome))
+        self._emit(TrialFinished(begun.request, result, outcome))
 
     def interrupt(self) -> None:
         getattr(self._runner, "interrupt", lambda: None)()

@@ -15,14 +15,13 @@ from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.errors import InputError
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script import REPRODUCTION_STEPS
 from bisect_cfg.runner.traces import tail_of_log
-from bisect_cfg.runner.trial_runner import horizon_for
+from bisect_cfg.runner.trials import horizon_for
 from bisect_cfg.runner.verdict import CANNOT_RUN, SKIPPED
 from bisect_cfg.store.inputs import changed_files
 from bisect_cfg.study.environments import both_environments, not_rebuilt
 from bisect_cfg.study.options import Options
-from bisect_cfg.study.reproduce import FIRST, LINES_SHOWN, study_failure
+from bisect_cfg.study.reproduce import FIRST, FIRST_STEPS, LINES_SHOWN, study_failure
 from bisect_cfg.study.study import Study
 
 REBUILT = "bad-rebuilt"
@@ -35,11 +34,8 @@ GOOD = "good-cold"
 
 
 def as_command(script: Script, options: Options) -> CommandTarget | None:
-    """A script as a command of any kind, where its packages are to vary; None where none are, or it is a notebook.
-
-    Args:
-        script: as the user starts it.
-        options: as given; what the good side says of a training config has no meaning for a command and is left out.
+    """A script as a command of any kind, where its packages are to vary; None where none are, or it is a notebook. What
+    the good side says of a training config has no meaning for a command, and is left out.
 
     Raises:
         InputError: what is installed does not differ, or cannot be varied.
@@ -64,25 +60,25 @@ def as_command(script: Script, options: Options) -> CommandTarget | None:
 
 def reproduce(study: Study) -> Status | None:
     """See the command fail with its bad side."""
-    options, runner = study.options, study.runner
+    options, trials = study.options, study.trials
     new = study.before(FIRST) is None
     if new:
         study.listener.phase("reproduce", "running your command as it is, to see it fail")
     else:
         study.listener.phase("resume", f"continuing the study in {study.folder}")
-    steps = options.steps or REPRODUCTION_STEPS
-    run = _run(study, Plan(FIRST, runner.settings.bad, steps, purpose=Purpose.BAD_BASELINE, stop=StopRule.DEATH))
+    steps = options.steps or FIRST_STEPS
+    run = _run(study, Plan(FIRST, trials.settings.bad, steps, purpose=Purpose.BAD_BASELINE, stop=StopRule.DEATH))
     study.find(bad_run=run)
     failure = run.shown.signature
     study.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
     if new:  # a file that the command names and writes is no input
-        study.state.written = sorted({*study.state.written, *changed_files(study.script, study.state)})
+        study.state.written = sorted({*study.state.written, *changed_files(study.target, study.state)})
         study.state.save(study.folder)
     if failure is None:
         return Status.NO_FAILURE
     study_failure(study, run)
     # One that printed no metrics before it failed may print some where it does not.
-    runner.learn(horizon=options.steps or horizon_for(run.shown.step or 1))
+    trials.horizon = options.steps or horizon_for(run.shown.step or 1)
     return None
 
 
@@ -94,13 +90,13 @@ def find_baselines(study: Study) -> Status | None:
         return Status.INCONCLUSIVE
     study.again = tuple(again)
     study.listener.phase("good baseline", "making sure that the good configuration works")
-    runner = study.runner
-    run = _run(study, Plan(GOOD, runner.settings.good, runner.horizon, purpose=Purpose.GOOD_BASELINE))
+    trials = study.trials
+    run = _run(study, Plan(GOOD, trials.settings.good, trials.horizon, purpose=Purpose.GOOD_BASELINE))
     study.find(good_run=run)
     study.listener.run_finished(Purpose.GOOD_BASELINE, run, study.outcome_of_good(run))
     if study.outcome_of_good(run) is not Outcome.PASS:
         return Status.BASELINE_FAILS
-    runner.learn(standard=runner.known.standard.with_usual(run.shown))
+    trials.standard = trials.standard.with_usual(run.shown)
     return None
 
 
@@ -110,19 +106,18 @@ def _rebuilt(study: Study) -> list[Run]:
     Returns:
         The runs there, the last of which fails if any does; none if no package is another one in any trial.
     """
-    runner = study.runner
-    if not runner.settings.overrides(runner.settings.good):
+    trials, settings = study.trials, study.settings
+    if not settings.overrides(settings.good):
         return []
-    packages = both_environments(study, runner.settings)
-    runner.learn(packages=packages)
+    trials.packages = both_environments(study, settings)
     study.listener.phase("rebuilt", "making sure that it fails in an environment built anew as well")
     runs: list[Run] = []
     while len(runs) < REBUILT_TRIES and (not runs or study.outcome_of(runs[-1]) is Outcome.PASS):
         name = f"{REBUILT}-{len(runs) + 1}"
-        runs.append(_run(study, Plan(name, runner.settings.bad, runner.horizon, purpose=Purpose.BAD_AGAIN)))
+        runs.append(_run(study, Plan(name, settings.bad, trials.horizon, purpose=Purpose.BAD_AGAIN)))
         study.listener.run_finished(Purpose.BAD_AGAIN, runs[-1], study.outcome_of(runs[-1]))
     if study.outcome_of(runs[-1]) is not Outcome.FAIL:
-        study.note(not_rebuilt(runs[-1], len(runs), runner.settings))
+        study.note(not_rebuilt(runs[-1], len(runs), settings))
     return runs
 
 
@@ -137,7 +132,7 @@ def _run(study: Study, plan: Plan) -> Run:
         try:
             run = study.train(plan)
         except OSError as error:
-            raise InputError(f"{study.script.typed[0]} cannot be started: {error.strerror}.") from None
+            raise InputError(f"{study.target.typed[0]} cannot be started: {error.strerror}.") from None
     died = run.seen.died
     if _says_nothing(run):
         side = "bad" if plan.purpose is Purpose.BAD_BASELINE else "good"
@@ -146,7 +141,7 @@ def _run(study: Study, plan: Plan) -> Run:
         if died.kind == SKIPPED:
             what = "says that it cannot be judged (exit status 125)"
         raise InputError(
-            f"With the {side} side the command {what}. It was: {study.script.shown}",
+            f"With the {side} side the command {what}. It was: {study.target.shown}",
             f"Its last lines ({run.folder / 'log.txt'}):\n{log}" if log else "It printed nothing.",
         )
     return run

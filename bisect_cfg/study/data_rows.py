@@ -16,7 +16,7 @@ from bisect_cfg.reports.text import count
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.ranks import ranks_of
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script import ScriptRunner
+from bisect_cfg.runner.trials import Trials
 from bisect_cfg.store.interface import TrialRequest, TrialResult
 from bisect_cfg.store.storage import BESIDE
 from bisect_cfg.study.bisection import Bisection
@@ -49,23 +49,23 @@ def rows_of(run: Run, step: int | None = None) -> RowsOfStep | None:
 class _Rows:
     """Runs a trial in which some rows are exchanged; a `Runner`."""
 
-    def __init__(self, runner: ScriptRunner, configuration: Configuration) -> None:
-        self._runner, self._configuration = runner, configuration
-        self.interrupt, self.go_on, self.classify = runner.interrupt, runner.go_on, runner.classify
+    def __init__(self, trials: Trials, configuration: Configuration) -> None:
+        self._trials, self._configuration = trials, configuration
+        self.interrupt, self.go_on, self.classify = trials.interrupt, trials.go_on, trials.classify
 
     def run(self, request: TrialRequest) -> TrialResult:
         """Train with the rows that a configuration names: row -> row in its place."""
         exchanged = {row_of(name): int(other) for name, other in request.configuration.items()}
-        return self.judged(self._runner.train(self.plan(f"{SPACE}-{request.number}", exchanged)))
+        return self.judged(self._trials.train(self.plan(f"{SPACE}-{request.number}", exchanged)))
 
     def plan(self, name: str, exchanged: Mapping[int, int]) -> Plan:
         """A run with some rows exchanged."""
         wanted = {row: other for row, other in exchanged.items() if row != other}
-        return Plan(name, self._configuration, self._runner.horizon, purpose=Purpose.CHECK, exchanged=wanted)
+        return Plan(name, self._configuration, self._trials.horizon, purpose=Purpose.CHECK, exchanged=wanted)
 
     def judged(self, run: Run) -> TrialResult:
         """What it says."""
-        return self._runner.judged(run)
+        return self._trials.judged(run)
 
     def is_valid(self, configuration: Configuration) -> str | None:
         """Any row may be exchanged."""
@@ -80,13 +80,13 @@ def find_rows(study: Study) -> None:
     report = study.answer.report
     if not study.options.isolate_data or (report is not None and not report.causes):
         return
-    runner, settings = study.runner, study.settings
+    settings = study.settings
     named, configuration = None, settings.bad
     if report is not None and report.causes[0].evidence.fails.subset is not None:
         named = tuple(sorted(report.causes[0].evidence.fails.subset))
         configuration = configuration_of(named, settings.good, settings.bad)
     study.listener.phase(SPACE, "seeing which rows of the dataset the failing step takes")
-    rows = _Rows(runner, configuration)
+    rows = _Rows(study.trials, configuration)
     run = study.before(SPACE) or study.train(rows.plan(SPACE, {}), limited=False)
     if study.outcome_of(run) is not Outcome.FAIL:
         study.note("It was run once more to record its rows and did not fail, so no row was looked for.")

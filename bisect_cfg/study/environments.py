@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bisect_cfg.capture.distributions import EDITABLE, PACKAGE, Installed, Mixtures, installed_by
@@ -13,9 +14,10 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.explain.knowledge import Entry
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.reports.text import duration
-from bisect_cfg.runner.environments import CACHE, CannotBuild, Environments, Packages
+from bisect_cfg.runner.environments import CACHE, CannotBuild, Environments
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.trial_runner import inside
+from bisect_cfg.runner.site import inside
+from bisect_cfg.runner.trials import Packages
 from bisect_cfg.study.study import Study
 
 INSTALLERS = ("uv", "pip", "poetry", "pdm")
@@ -28,10 +30,6 @@ NAMED = 12
 def both_environments(study: Study, settings: Settings | Sides) -> Packages | None:
     """Build the two environments between which packages vary; None if none does.
 
-    Args:
-        study: of this pass.
-        settings: with packages among its factors or pins.
-
     Raises:
         InputError: one of them cannot be built.
     """
@@ -41,14 +39,14 @@ def both_environments(study: Study, settings: Settings | Sides) -> Packages | No
     installed, environments = study.installed, _environments(study)
     for text in odd_ones(installed):
         study.note(text)
-    packages = Packages(installed.levels, Mixtures({}, {}, installed.markers), environments)
+    packages = Packages(installed.levels, Mixtures({}, {}, installed.markers))
     found = []
     for side, levels in (
         ("Your environment cannot be built again", bad),
         ("The good environment cannot be built", good),
     ):
         try:
-            found.append(installed_by(packages.environment_of(levels).python))
+            found.append(installed_by(environments.of(packages.lines(levels)).python))
         except CannotBuild as error:
             raise InputError(
                 f"{side}. uv says:\n{error}",
@@ -57,8 +55,7 @@ def both_environments(study: Study, settings: Settings | Sides) -> Packages | No
             ) from None
     _say_what_was_built(study, environments)
     mine, theirs = found
-    mixtures = Mixtures(theirs.distributions, mine.distributions, installed.markers)
-    return Packages(installed.levels, mixtures, environments)
+    return replace(packages, mixtures=Mixtures(theirs.distributions, mine.distributions, installed.markers))
 
 
 def odd_ones(installed: Installed) -> list[str]:
@@ -88,13 +85,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def not_rebuilt(run: Run, tries: int, settings: Settings | Sides) -> str:
-    """That the failure is not seen in the user's environment as it was built anew, and what that means.
-
-    Args:
-        run: the last one there.
-        tries: how many were made.
-        settings: what varies, and is pinned.
-    """
+    """That the failure is not seen in the user's environment as it was built anew, and what that means; `run` is the
+    last of the `tries` there."""
     ending = "passes" if run.shown.signature is None else f"ends with {run.shown.signature}"
     often = "" if tries == 1 else f" in {tries} of {tries} runs"
     if inside(PACKAGE, settings.overrides(settings.bad)):
@@ -110,42 +102,42 @@ def cures_of(study: Study, entry: Entry | None) -> tuple[Alternative, ...]:
     """The versions that are known to cure a failure, ready to be tried; what cannot be is said.
 
     Args:
-        study: of this pass; its runner learns where such trials run.
+        study: of this pass; its trials can have such packages afterwards.
         entry: the known failure; None if it is not known.
     """
-    if entry is None or not entry.cured_by or not study.options.environments or not study.script.python:
+    if entry is None or not entry.cured_by or not study.options.environments or not study.target.python:
         return ()
-    runner = study.runner
-    installed = study.installed
+    trials, installed = study.trials, study.installed
     wanted = {name: level for name, level in entry.cured_by.items() if installed.levels.get(name) not in (None, level)}
     if not wanted:
         return ()
-    packages = runner.known.packages
-    if packages is None:
-        environments = _environments(study)
-        mixtures = Mixtures(installed.distributions, installed.distributions, installed.markers)
-        packages = Packages(installed.levels, mixtures, environments, varied=False)
-    named = ", ".join(f"{name} {level}" for name, level in wanted.items())
+    same = Mixtures(installed.distributions, installed.distributions, installed.markers)
+    packages = trials.packages or Packages(installed.levels, same, varied=False)
+    environments, named = _environments(study), ", ".join(f"{name} {level}" for name, level in wanted.items())
     try:
-        packages.environment_of(wanted)
+        environments.of(packages.lines(wanted))
     except CannotBuild as error:
         study.note(f"The known cure ({named}) could not be tried: uv says {str(error).splitlines()[-1]}")
         return ()
-    _say_what_was_built(study, packages.environments)
-    runner.learn(packages=packages)
+    _say_what_was_built(study, environments)
+    trials.packages = packages
     why = f"The known cure: with {named} the configuration stays as it is."
     settings = {f"{PACKAGE}{name}": level for name, level in wanted.items()}
     return (Alternative(settings, why, ", ".join(entry.sources[:3]), cures=True),)
 
 
 def _environments(study: Study) -> Environments:
-    def building(lines: Sequence[str]) -> None:
-        study.listener.phase("environment", f"building an environment of {len(lines)} packages")
+    """The cache of environments, in which trials find theirs from now on."""
+    if study.site.environments is None:
 
-    cache = study.options.env_cache or study.folder.parent / CACHE
-    own = shutil.which(study.script.python)
-    like = None if own is None else Path(own).absolute().parents[1]
-    return Environments(cache, study.installed.base, building, study.runner.program, like)
+        def building(lines: Sequence[str]) -> None:
+            study.listener.phase("environment", f"building an environment of {len(lines)} packages")
+
+        cache = study.options.env_cache or study.folder.parent / CACHE
+        own = shutil.which(study.target.python)
+        like = None if own is None else Path(own).absolute().parents[1]
+        study.site.environments = Environments(cache, study.installed.base, building, study.site.program, like)
+    return study.site.environments
 
 
 def _say_what_was_built(study: Study, environments: Environments) -> None:

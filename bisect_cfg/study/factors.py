@@ -35,35 +35,31 @@ def find_factors(study: Study) -> Status | None:
         InputError: a name after --keep is none of the script's.
     """
     study.listener.phase("factors", "comparing your settings with the good ones")
-    runner, bad_run = study.runner, study.answer.bad_run
+    site, bad_run, options = study.site, study.answer.bad_run, study.options
     capture = read_capture(bad_run.traces.events.rows)
     say_what_is_not_in_force(study, bad_run)
-    begun = bad_run.traces.begun
-    launched = _launched(study, capture)
-    runner.starts.learn(FirstRun(capture, begun.time if begun else bad_run.seen.seconds, launched))
-    good = study.good_side
-    named = any(name.startswith(PACKAGE) for name in (*good, *study.pins))
-    installed = study.installed if named else None
-    settings = build_settings(
+    begun, launched = bad_run.traces.begun, _launched(study, capture)
+    site.starts.learn(FirstRun(capture, begun.time if begun else bad_run.seen.seconds, launched))
+    packages_named = any(name.startswith(PACKAGE) for name in (*study.good_side, *study.pins))
+    settings = study.trials.settings = build_settings(
         capture,
-        lambda request: runner.checks.resolve(request, study.baselines.resolve),
-        good=good,
+        lambda request: site.checks.resolve(request, study.baselines.resolve),
+        good=study.good_side,
         pins=study.pins,
-        only=study.options.only,
-        excluded=study.options.excluded,
-        installed=installed,
-        launcher=_launcher(study),
+        only=options.only,
+        excluded=options.excluded,
+        installed=study.installed if packages_named else None,
+        launcher=study.target.launcher,
         relaunched=launched is not None,
     )
-    runner.learn(settings=settings)
     study.find(settings=settings)
     for note in settings.notes:
         study.note(note)
-    if installed is not None:
-        runner.learn(packages=both_environments(study, settings))
+    if packages_named:
+        study.trials.packages = both_environments(study, settings)
     study.listener.factors(settings)
     known = dict.fromkeys([*(factor.name for factor in settings.factors), *capture.args.types], "")
-    for name in study.options.keep:
+    for name in options.keep:
         check_name(name.removeprefix("args."), known, "--keep")
     if settings.factors:
         return None
@@ -75,20 +71,16 @@ def find_factors(study: Study) -> Status | None:
     return Status.BASELINE_FAILS
 
 
-def _launcher(study: Study) -> str:
-    return "python" if study.script.launch is None else study.script.launch.kind
-
-
 def _launched(study: Study, capture: Capture) -> FirstLaunch | None:
     """What the user's launcher has started, or accelerate would start in its place; None where neither has a part."""
-    launched, good, options = None, study.good_side, study.options
-    if study.script.launch is not None and capture.started:
-        launched = launched_in(study.answer.bad_run.traces, study.script.arguments)
-    levels = launcher_levels(_launcher(study), capture.args.world_size, capture.args.devices, capture.asked)
+    launched, good, options, script = None, study.good_side, study.options, study.target
+    if script.launch is not None and capture.started:
+        launched = launched_in(study.answer.bad_run.traces, script.arguments)
+    levels = launcher_levels(script.launcher, capture.args.world_size, capture.args.devices, capture.asked)
     free = LAUNCHER not in (*study.pins, *options.excluded) and (not options.only or LAUNCHER in options.only)
     by_accelerate = free and levels is not None and good.get(LAUNCHER, levels[0]) == ACCELERATE
     if by_accelerate and launched is None and not capture.started:
-        launched = FirstLaunch(tuple(study.script.command), given_to_each(capture.args.devices), 1)
+        launched = FirstLaunch(tuple(script.command), given_to_each(capture.args.devices), 1)
     if launched is None:
         return None
     several = by_accelerate or len(launched.given) > 1 or good.get(PROCESSES, 1) != 1
@@ -97,20 +89,20 @@ def _launched(study: Study, capture: Capture) -> FirstLaunch | None:
 
 def say_what_is_not_in_force(study: Study, run: Run) -> None:
     """Say what the launcher was asked for and the training does not have: it may be why a run does not fail."""
-    launch, capture = study.script.launch, read_capture(run.traces.events.rows)
+    launch, capture = study.target.launch, read_capture(run.traces.events.rows)
     if launch is None or capture is None:
         return
     rank, together = run.traces.event(RankBegin), capture.args.world_size
     started = together if rank is None else rank.world_size
-    asked = launch.processes_asked(study.script.arguments)
+    asked = launch.processes_asked(study.target.arguments)
     flags = launch.before if launch.kind == "accelerate" else ()
     for text in (*findings(launch.kind, asked, started, together, capture.asked), *unheard(flags, capture.asked)):
         study.note(text)
 
 
 def say_what_else_could_vary(study: Study) -> None:
-    """The flags of the script's own, which are in all runs as the user has them."""
-    script, capture = study.script, study.runner.starts.capture
+    """Name the script's own flags, which are in all runs as the user has them."""
+    script, capture = study.target, study.site.starts.capture
     if script.notebook is not None or capture is None:
         return
     known = {name for built in (capture.args, *capture.others.values()) for name in built.types}

@@ -60,7 +60,7 @@ def _bisection(study: Study) -> Bisection:
         bisection = Bisection(
             settings.good,
             settings.bad,
-            study.runner,
+            study.trials,
             storage=study.store,
             identity={**identity_of(study.state), **found_in_first_run(study.state, str(failure), factors)},
             jobs=options.jobs,
@@ -77,7 +77,7 @@ def _bisection(study: Study) -> Bisection:
         raise InputError(str(error), ANEW) from None
     bad, good = [_number(run) for run in (answer.bad_run, *study.again)], _number(answer.good_run)
     bisection.count(bad, good, since=max((one.trials for one in study.state.rejected), default=0))
-    study.runner.recall(bisection.results(besides=bad[0]))
+    study.trials.recall(bisection.results(besides=bad[0]))
     return bisection
 
 

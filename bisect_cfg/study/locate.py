@@ -25,7 +25,6 @@ from bisect_cfg.probe.protocol import (
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script import ScriptRunner
 from bisect_cfg.runner.traces import fatal_signal
 from bisect_cfg.runner.where import RERUN, SENT_FROM_OUTSIDE, Place, Where
 from bisect_cfg.runner.where import locate as place_in
@@ -63,7 +62,7 @@ def locate(study: Study) -> None:
         raise
     except (InputError, OSError):  # nothing that was proven depends on it
         return
-    same = _same(run, failure, study.runner)
+    same = _same(study, run, failure)
     where = _read(run, kind) if same else Where()
     note = "" if same else _otherwise(run)
     if where or note:
@@ -77,11 +76,11 @@ def _plan(study: Study, kind: str) -> Plan:
     steps = [row.step for row in report.rows if row.number in proof.trials and row.step]
     subset, whole = proof.subset, settings.bad
     silent = bad_run.seen.died is None
-    late = study.runner.known.origin is not None  # then it makes few steps anyway
+    late = study.trials.origin is not None  # then it makes few steps anyway
     return Plan(
         QUESTION,
         whole if subset is None else configuration_of(subset, settings.good, whole),
-        study.runner.horizon,
+        study.trials.horizon,
         purpose=Purpose.CHECK,
         patience=PATIENCE,
         stop=StopRule.FAILURE if silent else StopRule.DEATH,
@@ -94,9 +93,9 @@ def _plan(study: Study, kind: str) -> Plan:
     )
 
 
-def _same(run: Run, failure: Signature, runner: ScriptRunner) -> bool:
+def _same(study: Study, run: Run, failure: Signature) -> bool:
     """Whether the instrumented run failed as the failure under study does."""
-    if run.judged(runner.known.standard).outcome is Outcome.FAIL:
+    if study.outcome_of(run) is Outcome.FAIL:
         return True
     if failure.kind == "signal":
         died_of = fatal_signal(_text(run.failing[0] / STACKS_FILE))

@@ -16,10 +16,10 @@ LOOK_SECONDS = 1.0
 """How often a wait for parallel trials looks up, so that Ctrl-C arrives, and a limit on the time is met."""
 
 Begun = TypeVar("Begun")
-Came = TypeVar("Came")
+Result = TypeVar("Result")
 
 
-class Turn(enum.Enum):
+class Action(enum.Enum):
     """What there is to do where no trial is begun."""
 
     WAIT = "wait"
@@ -27,7 +27,7 @@ class Turn(enum.Enum):
     DONE = "done"
 
 
-class Work(Protocol[Begun, Came]):
+class Work(Protocol[Begun, Result]):
     """What a phase asks and records.
 
     Attributes:
@@ -36,12 +36,12 @@ class Work(Protocol[Begun, Came]):
 
     running: list[Begun]
 
-    def turn(self) -> Begun | Turn:
+    def next_action(self) -> Begun | Action:
         """Decide from the records; where there is room for one more, write the trial that is wanted as begun, and put
         it into `running`."""
         ...
 
-    def record(self, begun: Begun, came: Came) -> None:
+    def record(self, begun: Begun, result: Result) -> None:
         """Write what came of it, and take it from `running`."""
         ...
 
@@ -58,22 +58,18 @@ class Work(Protocol[Begun, Came]):
         ...
 
 
-def work_off(work: Work[Begun, Came], engine: Engine[Begun, Came]) -> None:
-    """Go on until the work is done. What runs then is not needed any more, and is ended.
-
-    Args:
-        work: what to do.
-        engine: runs it; it is closed in the end.
+def run_loop(work: Work[Begun, Result], engine: Engine[Begun, Result]) -> None:
+    """Go on until the work is done. What runs then is not needed any more, and is ended; the engine is closed.
 
     Raises:
         BaseException: what was raised on the way, KeyboardInterrupt above all, once nothing is left running, in fact or
             on paper.
     """
-    futures: dict[Future[Came], Begun] = {}
+    futures: dict[Future[Result], Begun] = {}
     try:
-        while (turn := work.turn()) is not Turn.DONE:
-            if turn is not Turn.WAIT:
-                futures[engine.submit(turn)] = turn
+        while (action := work.next_action()) is not Action.DONE:
+            if action is not Action.WAIT:
+                futures[engine.submit(action)] = action
                 continue
             ended, _ = wait(futures, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
             for future in [one for one in futures if one in ended]:  # in the order in which they were begun

@@ -32,7 +32,7 @@ from bisect_cfg.runner.checkpoints import has_adapter_alone, in_words, read_chec
 from bisect_cfg.runner.clean import size_of
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.trial_runner import horizon_for
+from bisect_cfg.runner.trials import horizon_for
 from bisect_cfg.runner.verdict import Observation, Verdict
 from bisect_cfg.search.search import trials_left
 from bisect_cfg.store.state import Rejected
@@ -113,7 +113,7 @@ def begin_at_checkpoint(study: Study) -> None:
     if path is None:
         return
     checkpoint = read_checkpoint(path)
-    study.runner.begin_at(Origin(str(checkpoint.path), checkpoint.step))
+    study.trials.begin_at(Origin(str(checkpoint.path), checkpoint.step))
     study.note(f"Your command goes on from step {checkpoint.step} of your run ({checkpoint.name}).")
     if checkpoint.lacks:
         study.note(
@@ -140,7 +140,7 @@ def begin_as_it_did(study: Study, run: Run) -> None:
     resumed = run.traces.event(Resumed)
     if resumed is not None:
         until = run.shown.step_of_training if run.shown.signature is not None else None
-        study.runner.begin_at(Origin(resumed.checkpoint, resumed.step, resumed.intake, until))
+        study.trials.begin_at(Origin(resumed.checkpoint, resumed.step, resumed.intake, until))
 
 
 def check_loaded(run: Run, checkpoint: Path | None) -> None:
@@ -224,9 +224,9 @@ def find_baselines(study: Study) -> Status | Phase | None:
 
     Where the good one fails with risky defaults of the library, it is compared again without them.
     """
-    runner, bad_run = study.runner, study.answer.bad_run
+    trials, bad_run = study.trials, study.answer.bad_run
     again, good_run = find_origin(study, study.baselines, bad_run)
-    study.find(settings=runner.settings, good_run=good_run)
+    study.find(settings=study.settings, good_run=good_run)
     if good_run is None:
         study.find(again=tuple(again))
         study.note(_why_never_again(study, again))
@@ -243,13 +243,13 @@ def find_baselines(study: Study) -> Status | Phase | None:
         return Status.BASELINE_FAILS
     for symptom in good_run.shown.symptoms:
         study.note(f"About the good configuration: {symptom.text}.")
-    runner.learn(standard=runner.known.standard.with_usual(good_run.shown))
+    trials.standard = trials.standard.with_usual(good_run.shown)
     study.again = tuple(again)
     return None
 
 
 def _why_never_again(study: Study, again: list[Run]) -> str:
-    packages = study.runner.known.packages
+    packages = study.trials.packages
     if packages is not None and packages.varied and again:
         return not_rebuilt(again[-1], len(again), study.settings)
     return (
@@ -261,7 +261,7 @@ def _why_never_again(study: Study, again: list[Run]) -> str:
 
 def find_origin(study: Study, baselines: Baselines, bad_run: Run) -> tuple[list[Run], Run | None]:
     """Find where trials begin, and how they start there; see `Baselines.find` for what it returns."""
-    base = study.runner.known.origin
+    base = study.trials.origin
     if base is not None and base.checkpoint is None:  # the reproduction began there
         bad_runs, good_run = baselines.find(bad_run)
         _say_what_does_it(study, base, bad_run, bad_runs, good_run)
@@ -317,18 +317,18 @@ def give_up_origin(study: Study, bad_run: Run) -> bool:
     """After claims that were shown from where trials begin were contradicted from step 0: have them begin elsewhere.
 
     Args:
-        study: of this pass; its runner then begins trials where the first run began.
+        study: of this pass; its trials then begin where the first run began.
         bad_run: the reproduction.
 
     Returns:
         Whether there is an earlier place, for which no trial so far counts; otherwise nothing has changed.
     """
-    runner, origin = study.runner, study.runner.known.origin
-    runner.begin_at(None)
+    trials, origin = study.trials, study.trials.origin
+    trials.begin_at(None)
     begin_as_it_did(study, bad_run)
-    base = runner.known.origin
+    base = trials.origin
     if base is not None and (base.checkpoint, base.step) == (origin.checkpoint, origin.step):
-        runner.begin_at(origin)
+        trials.begin_at(origin)
         return False
     trials = 1 + max(trial.number for trial in study.store.trials())
     study.state.rejected.append(Rejected(origin.step, origin.checkpoint is None, trials))
@@ -345,7 +345,7 @@ def _begin_at(
     study: Study, baselines: Baselines, origin: Origin | None, base: Origin | None, bad_run: Run, doing: str = ""
 ) -> None:
     """Have the runs begin there, and say what for, where it is not where the first run began."""
-    study.runner.begin_at(origin, study.options.steps or _steps_from(origin, bad_run.shown))
+    study.trials.begin_at(origin, study.options.steps or _steps_from(origin, bad_run.shown))
     baselines.begin_at(None if origin is base else origin)
     if origin is not base:
         study.listener.phase("origin", doing or f"seeing whether it fails from step {origin.step} on")
@@ -362,8 +362,8 @@ def _costs(study: Study, seen: Observation) -> Costs | None:
     """What trials take after a first run that showed this; None if it has made no step."""
     if seen.pace is None or not seen.trained:
         return None
-    few, many = trials_left(len(study.runner.settings.factors), some_known=False)
-    return Costs((few + many) / 2, seen.pace, study.runner.starts.first.seconds)
+    few, many = trials_left(len(study.settings.factors), some_known=False)
+    return Costs((few + many) / 2, seen.pace, study.site.starts.first.seconds)
 
 
 def _origins_by_data(costs: Costs | None, bad_run: Run, base: Origin | None) -> Iterator[Origin]:
@@ -457,9 +457,9 @@ def _say_what_does_it(study: Study, origin: Origin, bad_run: Run, bad_runs: list
     others = [] if of is None else of.others()
     outcome = None
     if others:
-        runner, exchanged = study.runner, dict(zip(of.rows, others, strict=True))
+        trials, exchanged = study.trials, dict(zip(of.rows, others, strict=True))
         name = f"{EXCHANGED}-{origin.step}"
-        run = study.made(Plan(name, runner.settings.bad, runner.horizon, purpose=Purpose.CHECK, exchanged=exchanged))
+        run = study.made(Plan(name, trials.settings.bad, trials.horizon, purpose=Purpose.CHECK, exchanged=exchanged))
         outcome = study.outcome_of(run)
         if run.shown.step_of_training != failed.shown.step_of_training:  # there are more rows of that kind
             outcome = Outcome.PASS

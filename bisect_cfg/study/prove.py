@@ -9,7 +9,7 @@ from bisect_cfg.configuration import Configuration, Outcome, Purpose, Status, co
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.reports.text import count, duration, since
 from bisect_cfg.runner.plan import Plan
-from bisect_cfg.runner.trial_runner import horizon_for
+from bisect_cfg.runner.trials import horizon_for
 from bisect_cfg.store.causes import Cause, Report
 from bisect_cfg.study.baselines import with_defaults_of_the_moved
 from bisect_cfg.study.factors import find_factors
@@ -57,8 +57,8 @@ def prove(study: Study) -> Phase | None:
 
 def _proven(study: Study) -> bool | None:
     """Whether every claim showed the same from step 0; None if they were not run."""
-    runner, options, report = study.runner, study.options, study.answer.report
-    origin, horizon = runner.known.origin, runner.horizon
+    trials, options, report = study.trials, study.options, study.answer.report
+    origin, horizon = trials.origin, trials.horizon
     if origin is None or not report.causes or options.prove == LEFT_OUT:
         return None
     seconds_of = {row.number: row.seconds for row in report.rows}
@@ -75,14 +75,14 @@ def _proven(study: Study) -> bool | None:
         )
         return None
     study.listener.phase("prove", "running the claims of the answer from step 0")
-    runner.begin_at(None)
+    trials.begin_at(None)
     try:
         shown = [_shown(study, proof) for proof in proofs]
     except Spent as spent:
         study.note(f"{spent} Not all claims were run from step 0; everything was shown {since(origin)}.")
         return None
     finally:
-        runner.begin_at(origin, horizon)
+        trials.begin_at(origin, horizon)
     same = all(agrees for agrees, _ in shown)
     if same:
         study.note(f"From step 0 it is the same: {'; '.join(text for _, text in shown)}.")
@@ -104,7 +104,7 @@ def _always_showed(report: Report) -> bool:
 def _proofs(
     study: Study, number: int, cause: Cause, details: Mapping[int, JsonObject], seconds_of: Mapping[int, float]
 ) -> Iterator[_Proof]:
-    settings = study.runner.settings
+    settings = study.settings
     turns = len(study.state.rejected)
     again = f"-again-{turns}" if turns else ""
     claims = [("", cause.evidence.fails, Outcome.FAIL, f"fails with only {', '.join(cause.parameters)} changed")]

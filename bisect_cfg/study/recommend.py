@@ -8,10 +8,9 @@ again, with the same or other margins, seeds and weights, goes on from the recor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
-import msgspec
-
+from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.configuration import Outcome, Status
 from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.jsonfile import JsonObject
@@ -24,14 +23,12 @@ from bisect_cfg.recommend.remedy import MOST_ASKED, Remedy, RemedyStatus
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.reports.text import unhealthy
-from bisect_cfg.runner.command import CommandRunner
 from bisect_cfg.runner.environments import CannotBuild
 from bisect_cfg.runner.plan import Plan, StopRule
-from bisect_cfg.runner.runs import Run, intermediate_of
-from bisect_cfg.store.encoding import SAFE
+from bisect_cfg.runner.runs import Run
 from bisect_cfg.store.store import Void
 from bisect_cfg.study.environments import cures_of
-from bisect_cfg.study.loop import Turn, work_off
+from bisect_cfg.study.loop import Action, run_loop
 from bisect_cfg.study.study import Study
 
 
@@ -45,15 +42,15 @@ class _Begun:
 
 
 @dataclass(frozen=True)
-class _Came:
-    """What came of it; `judged` is None where it was not needed any more, `run` where its packages cannot be had."""
+class _Result:
+    """What came of it; `health` is None where it was not needed any more, `run` where its packages cannot be had."""
 
     run: Run | None
-    judged: Health | None = None
+    health: Health | None = None
 
 
 class SafeValues:
-    """The phase for one isolated script, or command.
+    """The phase for one script, or command, whose causes are isolated.
 
     Args:
         study: of this pass.
@@ -63,8 +60,9 @@ class SafeValues:
     """
 
     def __init__(self, study: Study, isolated: IsolatedScript, trials: SafeTrials, given: Given) -> None:
-        self._study, self._runner, self._options = study, study.runner, study.options
+        self._study, self._options = study, study.options
         self._isolated, self._trials, self._given = isolated, trials, given
+        self.interrupt, self.go_on = study.site.interrupt, study.site.go_on
         self.running: list[_Begun] = []
 
     def run(self) -> Safe:
@@ -73,9 +71,7 @@ class SafeValues:
         Raises:
             KeyboardInterrupt: after the running trials were ended and closed.
         """
-        with self._trials.store.alive():
-            self._trials.store.close_lost(SAFE)
-            work_off(self, LocalEngine(self.conduct, self._options.jobs))
+        run_loop(self, LocalEngine(self.execute, self._options.jobs))
         remedies, attempts = self._look()
         return self._answer(remedies, self._spent(attempts))
 
@@ -88,14 +84,14 @@ class SafeValues:
 
     # ------------------------------------------------------------------------------------------- what to run next
 
-    def turn(self) -> _Begun | Turn:
+    def next_action(self) -> _Begun | Action:
         _, attempts = self._look()
         running = {begun.attempt.key for begun in self.running}
         open_questions = [] if self._spent(attempts) else [one for one in attempts if one.key not in running]
         if not open_questions:
-            return Turn.WAIT if self.running else Turn.DONE
+            return Action.WAIT if self.running else Action.DONE
         if len(self.running) >= self._options.jobs:
-            return Turn.WAIT
+            return Action.WAIT
         attempt = open_questions[0]
         given, listener = self._given, self._study.listener
         listener.safe_runs_left(left(given.terms, given.proposals, self._runs(), given.budget, self._options.keep))
@@ -107,16 +103,15 @@ class SafeValues:
 
     def _look(self) -> tuple[list[Remedy], list[Attempt]]:
         """Every remedy as far as it is known, and what is asked next, most wanted first."""
-        given, runs = self._given, self._runs()
-        running = [begun.attempt for begun in self.running]
+        given, running = self._given, [begun.attempt for begun in self.running]
         remedies, attempts, open_ones = look(
-            given.terms, given.proposals, runs, given.budget, self._options.keep, running
+            given.terms, given.proposals, self._runs(), given.budget, self._options.keep, running
         )
         still = {attempt.key for attempt in open_ones}
         for begun in self.running:
             if begun.attempt.aim is Aim.VERIFY and begun.attempt.key not in still:
                 begun.needed = False
-                self._runner.end(begun.number)
+                self._study.site.end(begun.number)
         return remedies, attempts
 
     def _answer(self, remedies: Sequence[Remedy], spent: str) -> Safe:
@@ -142,51 +137,40 @@ class SafeValues:
 
     # ------------------------------------------------------------------------------------------------- one run
 
-    def conduct(self, begun: _Begun) -> _Came:
-        number, attempt = begun.number, begun.attempt
-        configuration, steps = self._isolated.ordered(attempt)
-
+    def execute(self, begun: _Begun) -> _Result:
+        """Run it, in whatever thread; nothing is written into the study."""
+        configuration, steps = self._isolated.ordered(begun.attempt)
+        plan = self._study.trials.whole(Plan(begun.number, configuration, steps, stop=StopRule.UNHEALTHY))
         try:
-            run, _ = self._runner.sure(Plan(number, configuration, steps, stop=StopRule.UNHEALTHY))
+            run, _ = self._study.site.sure(plan)
         except CannotBuild as error:
-            return _Came(None, Health(False, why=str(error).splitlines()[-1]))
-        return _Came(run, self._isolated.health_of(run, attempt) if begun.needed else None)
+            return _Result(None, Health(False, why=str(error).splitlines()[-1]))
+        return _Result(run, self._isolated.health_of(run, begun.attempt) if begun.needed else None)
 
-    def record(self, begun: _Begun, came: _Came) -> None:
-        run, judged = came.run, came.judged
-        if judged is None:
+    def record(self, begun: _Begun, result: _Result) -> None:
+        run, health, attempt = result.run, result.health, begun.attempt
+        if health is None:
             self._trials.store.void(begun.number, Void.NOT_NEEDED)
             self.running.remove(begun)
             return
+        seen = None if run is None else run.seen
         values: JsonObject = {
-            "seconds": 0.0 if run is None else round(run.seen.seconds, 6),
-            "step": judged.failed_at or (0 if run is None else run.seen.steps if run.seen.counted else None),
-            "text": unhealthy(judged),
+            "seconds": 0.0 if seen is None else round(seen.seconds, 6),
+            "step": health.failed_at or (0 if seen is None else seen.steps if seen.counted else None),
+            "text": unhealthy(health),
         }
         if run is not None:
-            values["attributes"] = {
-                "folder": run.folder.name,
-                "level": run.start or self._runner.start,
-                "horizon": begun.attempt.steps,
-                "observation": msgspec.to_builtins(run.seen),
-                "remarks": [asdict(remark) for remark in run.shown.remarks],
-            }
-        if judged.failed_at is not None:
-            values["failed_at"] = judged.failed_at
-        if judged.signature is not None:
-            values["signature"] = judged.signature
-        intermediate = {} if run is None else intermediate_of(run.traces.metrics.rows)
-        self._trials.finish(begun.number, values, Outcome.PASS if judged.healthy else Outcome.FAIL, intermediate)
+            values["attributes"] = {**run.attributes, "horizon": attempt.steps}
+        if health.failed_at is not None:
+            values["failed_at"] = health.failed_at
+        if health.signature is not None:
+            values["signature"] = health.signature
+        outcome = Outcome.PASS if health.healthy else Outcome.FAIL
+        self._trials.finish(begun.number, values, outcome, {} if run is None else run.intermediate)
         self.running.remove(begun)
-        made = begun.attempt.steps if run is None else min(begun.attempt.steps, run.seen.steps or begun.attempt.steps)
-        ended = replace(begun.attempt, steps=made)
-        self._study.listener.safe_run_finished(begun.number, ended, judged, values["seconds"])
-
-    def interrupt(self) -> None:
-        self._runner.interrupt()
-
-    def go_on(self) -> None:
-        self._runner.go_on()
+        made = attempt.steps if seen is None else min(attempt.steps, seen.steps or attempt.steps)
+        ended = replace(attempt, steps=made)
+        self._study.listener.safe_run_finished(begun.number, ended, health, values["seconds"])
 
     def close(self, begun: _Begun) -> None:
         self._trials.store.void(begun.number, Void.INTERRUPTED)
@@ -208,12 +192,12 @@ def recommend(study: Study) -> None:
         cures=cures_of(study, answer.known and answer.known.entry),
     )
     study.listener.phase("safe values", "looking for safe values")
-    kind = IsolatedCommand if isinstance(study.runner, CommandRunner) else IsolatedScript
+    kind = IsolatedCommand if isinstance(study.target, CommandTarget) else IsolatedScript
 
     def folder_of(number: int) -> str:
         return str(answer.details.get(number, {}).get("folder", number))
 
-    isolated = kind(study.runner, report, answer.bad_run, answer.good_run, wishes, folder_of)
+    isolated = kind(study.trials, report, answer.bad_run, answer.good_run, wishes, folder_of)
     safe = SafeValues(study, isolated, SafeTrials(study.store), isolated.given()).run()
     best = {**study.settings.bad, **safe.best.changes} if safe.best else None
     report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)

@@ -13,62 +13,63 @@ from bisect_cfg.capture.names import outdated_in
 from bisect_cfg.cells import code_cells, with_cells
 from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.errors import InputError, NeverConfigured
-from bisect_cfg.probe.protocol import Completed, Origin, Raised, TrainEnd
+from bisect_cfg.probe.protocol import Completed, Origin, Raised, Targets, TrainEnd
 from bisect_cfg.reports.text import count
-from bisect_cfg.runner.hang import Patience
+from bisect_cfg.runner.hang import HANG_SECONDS, HANG_TIMES, UNKNOWN_SECONDS, Patience
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script import (
-    REPRODUCTION_PATIENCE,
-    REPRODUCTION_SECONDS,
-    REPRODUCTION_STEPS,
-)
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.traces import tail_of_log, unprinted
 from bisect_cfg.runner.training import check_watched
-from bisect_cfg.runner.trial_runner import horizon_for
+from bisect_cfg.runner.trials import horizon_for
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.study.factors import say_what_is_not_in_force
 from bisect_cfg.study.origin import LEAD, begin_as_it_did, check_loaded, own_checkpoints
 from bisect_cfg.study.study import Study
 from bisect_cfg.study.told_in_log import told_in
 
+FIRST, BY_DATA = "first", "first, with the data alone"
+"""The questions of the first run, and of one that looks whether the data of the failing step alone does it."""
+
+FIRST_PATIENCE = Patience(1800.0, UNKNOWN_SECONDS, HANG_SECONDS, times=HANG_TIMES)
+"""While nothing is known about the script's pace: half an hour to load data and a model, two minutes for the first
+step; from there on the run shows its pace itself. `--trial-timeout` overrides all of it."""
+
+FIRST_STEPS, FIRST_SECONDS = 100, 600.0
+"""The first run of the bad configuration is given so many optimizer steps, or seconds of training, whichever is more,
+to fail: reported failures come at 6, 8, 10, 25, 31, 59, 108, 115, 150 steps."""
+
 LOG_MARGIN = 20
 """Steps after the one at which a log says that it failed: a log may end a few steps early, and a silent failure is
 certain only some steps after it has begun."""
 
-FIRST, BY_DATA = "first", "first, with the data alone"
-"""The questions of the first run, and of one that looks whether the data of the failing step alone does it."""
-
 LEAST_LATE = 50
-"""From this step on that is looked at first: the steps before are worth more than a start of the script."""
+"""From this step on the data alone is tried first: the steps before it cost more than a start of the script."""
 
 LINES_SHOWN = 8
 """Of the log of a run that never came to train."""
-
 
 _PARSER = re.compile(
     r"^(?:[aA]ccelerate|torchrun|run\.py|deepspeed|runner\.py|trl)\b.*?: error: (?P<said>.+)", re.MULTILINE
 )
 """How the parser of a launcher's flags refuses them."""
 
-_OWN_CODE = re.compile(
+_LAUNCHERS_CODE = re.compile(
     r"/(?:accelerate/(?:commands|utils/launch)|torch/distributed/(?:run|launcher|elastic)|deepspeed/launcher)"
 )
-"""Files of the launchers."""
 
 _STANDARD_LIBRARY = re.compile(r"^<|/lib(?:64)?/python3\.\d+/(?!(?:site|dist)-packages/)")
 """Files of Python itself, and code that has none (a dataclass's own ``__init__``): whoever called it speaks."""
 
-_TOLD_ON = ("CalledProcessError", "ChildFailedError")
-"""What a launcher raises because what it has started has failed."""
+_CHILD_FAILED = ("CalledProcessError", "ChildFailedError")
+"""What a launcher raises when what it has started has failed."""
 
 _NO_DEVICE = re.compile(r"invalid device ordinal|Duplicate GPU detected", re.IGNORECASE)
 """What CUDA and NCCL say to a process that has no GPU of its own."""
 
 
 def reproduce(study: Study) -> Status | None:
-    """See the command fail; what is called the failure under study from here on, and how long trials run.
+    """See the command fail. That is the failure under study from here on, and says how long trials run.
 
     Raises:
         InputError: it never came to train, or does not fail as `--failure` asks.
@@ -79,42 +80,121 @@ def reproduce(study: Study) -> Status | None:
     begin_as_it_did(study, run)
     _check_that_it_trains(study, run)
     failure = run.shown.signature
-    _say_which(study, run)
+    _say_which_training(study, run)
     study.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
     if failure is None:
         _say_what_was_off(study, run)
         say_what_is_not_in_force(study, run)
         return Status.NO_FAILURE
     study_failure(study, run)
-    study.runner.learn(horizon=study.options.steps or horizon_for(run.shown.step))
+    study.trials.horizon = study.options.steps or horizon_for(run.shown.step)
     return None
 
 
+def study_failure(study: Study, run: Run) -> None:
+    """From here on, what this run shows is the failure under study.
+
+    Raises:
+        InputError: it does not fail as `--failure` asks.
+    """
+    failure, asked = run.shown.signature, study.options.failure
+    studied = Failure(failure, silent=run.seen.died is None, asked=asked or "")
+    if not studied.includes(failure):
+        raise InputError(
+            f"The run fails, but not in the way --failure {asked} asks for: {failure}.",
+            "Leave out --failure to study the failure it shows.",
+        )
+    study.trials.standard = Standard(studied)
+
+
+# -------------------------------------------------------------------------------------------------------- the first run
+
+
 def _first_run(study: Study) -> Run:
-    """The run of the user's own command; where its log tells when it failed, with the data of that step alone, if that
-    shows the same."""
-    question = FIRST if study.options.steps is None else f"{FIRST}, {count(study.options.steps, 'step')}"
+    """The run of the user's own command; or, where its log tells when it failed, one with the data of that step alone,
+    if that shows the same."""
+    steps = study.options.steps
+    question = FIRST if steps is None else f"{FIRST}, {count(steps, 'step')}"
     by_data, run = study.before(BY_DATA), study.before(question)
-    if run is not None or by_data is not None:
-        study.listener.phase("resume", f"continuing the study in {study.folder}")
-    else:
+    if run is None and by_data is None:
         by_data = _run_with_data(study)
-    if run is None and by_data is not None and _is_told(study, by_data):
+    else:
+        study.listener.phase("resume", f"continuing the study in {study.folder}")
+    if run is None and by_data is not None and _shows_what_the_log_tells(study, by_data):
         return by_data
-    return run or _run(study, question)
+    if run is None:
+        origin = study.trials.origin
+        so = "as it is" if origin is None else f"from step {origin.step} on"
+        study.listener.phase("reproduce", f"running your command {so}, to see it fail")
+        _prepare(study)
+        run = study.train(_plan(study, question))
+    return run
 
 
-def _say_which(study: Study, run: Run) -> None:
+def _run_with_data(study: Study) -> Run | None:
+    """Where a log tells at which step it failed, a few steps with the weights of step 0 and the data of that step: if
+    they show the same, no run trains all the way there. None if there is no log."""
+    options, failing = study.options, study.failing_step
+    if failing is None or options.from_checkpoint is not None or options.training not in (None, 1):
+        return None
+    step = failing - LEAD
+    if step < LEAST_LATE:
+        return None
+    study.listener.phase("reproduce", f"seeing whether the data of step {failing} does it by itself")
+    _prepare(study)
+    study.trials.begin_at(Origin(None, step))
+    try:
+        return study.train(replace(_plan(study, BY_DATA), steps=LEAD + LOG_MARGIN, checkpoints=None))
+    finally:
+        study.trials.begin_at(None)
+
+
+def _shows_what_the_log_tells(study: Study, run: Run) -> bool:
+    log, died = study.options.log, run.seen.died
+    return died is not None and run.seen.trained and (log is None or told_in(log, died, run.seen.message))
+
+
+def _prepare(study: Study) -> None:
+    """Have the libraries imported meanwhile, where later trials are to be forked."""
+    if study.options.start != COLD:
+        study.site.starts.prepare()
+
+
+def _plan(study: Study, question: str) -> Plan:
+    """Of the first run."""
+    options, failing, origin = study.options, study.failing_step, study.trials.origin
+    patience, timeout = FIRST_PATIENCE, options.trial_timeout
+    if timeout is not None:
+        patience = Patience(max(patience.before_training, timeout), timeout, timeout)
+    begun = 0 if origin is None else origin.step
+    steps = options.steps or (None if failing is None else max(failing - begun, 0) + LOG_MARGIN)
+    return Plan(
+        question,
+        {},
+        None if options.until_failure else steps or FIRST_STEPS,
+        purpose=Purpose.BAD_BASELINE,
+        least_seconds=0.0 if steps else min(FIRST_SECONDS, options.max_seconds or FIRST_SECONDS),
+        checkpoints=own_checkpoints(study, failing),
+        start=COLD,
+        patience=patience,
+        stop=StopRule.DEATH,
+        targets=Targets(options.training),
+        overrides={(name if "." in name else f"args.{name}"): value for name, value in study.pins.items()},
+    )
+
+
+def _say_which_training(study: Study, run: Run) -> None:
     """Of several trainings of a script, say which one this is about."""
     capture = read_capture(run.traces.events.rows)
     training, ended = capture.training, run.traces.event(TrainEnd)
     trainer = f"{training.trainer} with {capture.args.cls}" if training.trainer else capture.args.cls
-    if run.shown.signature is not None and training.number > 1:
-        before = "the one before it runs as it is" if training.number == 2 else "those before it run as they are"
-        study.note(f"This is about training {training.number} of the script ({trainer}); {before}.")
-    elif run.shown.signature is None and run.traces.completed is not None:
+    if run.shown.signature is not None:
+        if training.number > 1:
+            before = "the one before it runs as it is" if training.number == 2 else "those before it run as they are"
+            study.note(f"This is about training {training.number} of the script ({trainer}); {before}.")
+    elif run.traces.completed is not None:
         study.note(f"Every training of the script ended well; there were {training.of}.")
-    elif run.shown.signature is None and ended is not None and ended.again:
+    elif ended is not None and ended.again:
         study.note(
             f"Training {training.number} of the script ({trainer}) stayed healthy as long as it was watched, "
             f"and the script may train again: to study a later one, name it "
@@ -134,86 +214,14 @@ def _say_what_was_off(study: Study, run: Run) -> None:
         )
 
 
-def study_failure(study: Study, run: Run) -> None:
-    """What this run shows is the failure under study from here on.
-
-    Raises:
-        InputError: it does not fail as `--failure` asks.
-    """
-    failure, asked = run.shown.signature, study.options.failure
-    studied = Failure(failure, silent=run.seen.died is None, asked=asked or "")
-    if not studied.includes(failure):
-        raise InputError(
-            f"The run fails, but not in the way --failure {asked} asks for: {failure}.",
-            "Leave out --failure to study the failure it shows.",
-        )
-    study.runner.learn(standard=Standard(studied))
-
-
-def _run_with_data(study: Study) -> Run | None:
-    """Where a log tells at which step it failed, a few steps with the weights of step 0 and the data of that step: if
-    they show the same, no run trains all the way there. None if there is no log."""
-    options, failing = study.options, study.failing_step
-    if failing is None or options.from_checkpoint is not None or options.training not in (None, 1):
-        return None
-    step = failing - LEAD
-    if step < LEAST_LATE:
-        return None
-    study.listener.phase("reproduce", f"seeing whether the data of step {failing} does it by itself")
-    if options.start != COLD:
-        study.runner.starts.prepare()
-    study.runner.begin_at(Origin(None, step))
-    try:
-        return study.train(replace(_plan(study, BY_DATA), steps=LEAD + LOG_MARGIN, checkpoints=None))
-    finally:
-        study.runner.begin_at(None)
-
-
-def _is_told(study: Study, run: Run) -> bool:
-    """Whether a run with the data alone died of what the log tells of."""
-    log, died = study.options.log, run.seen.died
-    return died is not None and run.seen.trained and (log is None or told_in(log, died, run.seen.message))
-
-
-def _run(study: Study, question: str) -> Run:
-    origin = study.runner.known.origin
-    so = "as it is" if origin is None else f"from step {origin.step} on"
-    study.listener.phase("reproduce", f"running your command {so}, to see it fail")
-    if study.options.start != COLD:
-        study.runner.starts.prepare()
-    return study.train(_plan(study, question))
-
-
-def _plan(study: Study, question: str) -> Plan:
-    """Of the first run."""
-    origin, timeout = study.runner.known.origin, study.options.trial_timeout
-    patience = REPRODUCTION_PATIENCE
-    if timeout is not None:
-        patience = Patience(max(patience.before_training, timeout), timeout, timeout)
-    options, failing = study.options, study.failing_step
-    begun = 0 if origin is None else origin.step
-    known = max(failing - begun, 0) + LOG_MARGIN if failing is not None else None
-    steps = options.steps or known
-    return Plan(
-        question,
-        {},
-        None if options.until_failure else steps or REPRODUCTION_STEPS,
-        purpose=Purpose.BAD_BASELINE,
-        least_seconds=0.0 if steps else min(REPRODUCTION_SECONDS, options.max_seconds or REPRODUCTION_SECONDS),
-        checkpoints=own_checkpoints(study, failing),
-        start=COLD,
-        patience=patience,
-        stop=StopRule.DEATH,
-        training=options.training,
-        overrides={(name if "." in name else f"args.{name}"): value for name, value in study.pins.items()},
-    )
+# ------------------------------------------------------------------------------------- what is no failing training
 
 
 def _check_that_it_trains(study: Study, run: Run) -> None:
-    """A run that never came to its configuration has nothing to bisect.
+    """A run that never came to train has nothing to bisect.
 
     Raises:
-        InputError: with the end of its log.
+        InputError, NeverConfigured: with the end of its log.
     """
     check_watched(run.traces)
     check_loaded(run, study.options.from_checkpoint)
@@ -230,8 +238,7 @@ def _check_that_it_trains(study: Study, run: Run) -> None:
     hint = f" {outdated}" if (outdated := outdated_in(log)) else ""
     _check_launch(study, run, "\n".join(tail), where)
     _check_trainings(study, run, hint, where)
-    script = study.script
-    never_trained = run.seen.died is not None and run.seen.died.kind == "no-training"
+    script, never_trained = study.target, run.seen.died is not None and run.seen.died.kind == "no-training"
     if read_capture(run.traces.events.rows) is None:
         what = f"died before it built a training config: {run.seen.message or run.seen.died}"
         if never_trained:
@@ -256,22 +263,40 @@ def _check_that_it_trains(study: Study, run: Run) -> None:
 
 def _check_launch(study: Study, run: Run, log: str, where: str) -> None:
     """What a launcher cannot start, or refuses to, is no failure of a training."""
-    launch, script = study.script.launch, study.script
-    if launch is None:
+    script = study.target
+    if script.launch is None:
         return
     if _NO_DEVICE.search(run.seen.message):
-        asked = launch.processes_asked(script.arguments)
+        asked = script.launch.processes_asked(script.arguments)
         raise InputError(
             f"There are more processes than GPUs: each of {asked or 'them'} needs one of its own.",
             "Start as many as there are, or see what CUDA_VISIBLE_DEVICES hides.",
         )
     # TRL's own command has built its configs by then.
-    said = refusal(log, run.traces.event(Raised)) if launch.kind != "python" and run.traces.begun is None else ""
+    unbegun = script.launcher != "python" and run.traces.begun is None
+    said = refusal(log, run.traces.event(Raised)) if unbegun else ""
     if said:
         meant = f"{near}\n" if (near := meant_by(said)) else ""
         raise InputError(
-            f"{launch.kind} refuses the command, and starts nothing: {said}", f"{meant}It is: {script.shown}\n{where}"
+            f"{script.launcher} refuses the command, and starts nothing: {said}",
+            f"{meant}It is: {script.shown}\n{where}",
         )
+
+
+def refusal(log: str, raised: Raised | None) -> str:
+    """What a launcher says that does not even start the script; "" if it is not the launcher that speaks.
+
+    Args:
+        log: what the run has printed last.
+        raised: what its first process died of.
+    """
+    match = _PARSER.search(log)
+    if match is not None:
+        return match["said"]
+    if raised is None or raised.type in _CHILD_FAILED:
+        return ""
+    files = [path for path, _, _ in raised.frames if not _STANDARD_LIBRARY.search(path)]
+    return f"{raised.type}: {raised.message}" if files and _LAUNCHERS_CODE.search(files[-1]) else ""
 
 
 def _check_trainings(study: Study, run: Run, hint: str, where: str) -> None:
@@ -281,12 +306,11 @@ def _check_trainings(study: Study, run: Run, hint: str, where: str) -> None:
         raise InputError(
             f"There is no training {wanted}: after {count(before, 'training')} the script ended with "
             f"{run.seen.message or run.seen.died}.",
-            f"It must train {count(wanted, 'time')} when started as: {study.script.shown}\n{where}",
+            f"It must train {count(wanted, 'time')} when started as: {study.target.shown}\n{where}",
         )
-    raised = run.traces.event(Raised)
-    if run.shown.signature is None and run.traces.completed is not None and raised is not None and raised.final:
-        number = run.traces.completed.number
-        ended = "The training" if number == 1 else f"Training {number}"
+    raised, completed = run.traces.event(Raised), run.traces.completed
+    if run.shown.signature is None and completed is not None and raised is not None and raised.final:
+        ended = "The training" if completed.number == 1 else f"Training {completed.number}"
         raise InputError(
             f"{ended} ended well; after it, in no training, the script dies with {raised.type}: {raised.message}",
             f"What fails outside a training is not bisected: it needs no trials to be seen.{hint}\n{where}",
@@ -300,26 +324,6 @@ def launched_in(notebook: Path) -> str:
         shell = cell.lstrip().startswith(("%%bash", "%%sh"))
         for line in cell.replace("\\\n", " ").splitlines():
             words = line.strip().removeprefix("!").split()
-            if "install" in words or not (shell or line.strip().startswith("!")):
-                continue
-            if found := started_by(words):
+            if "install" not in words and (shell or line.strip().startswith("!")) and (found := started_by(words)):
                 return " ".join(found)
     return ""
-
-
-def refusal(log: str, raised: Raised | None) -> str:
-    """What a launcher says that does not even start the script; "" if it is not the launcher that speaks.
-
-    Args:
-        log: what the run has printed last.
-        raised: what its first process died of.
-    """
-    match = _PARSER.search(log)
-    if match is not None:
-        return match["said"]
-    if raised is None or raised.type in _TOLD_ON:
-        return ""
-    files = [path for path, _, _ in raised.frames if not _STANDARD_LIBRARY.search(path)]
-    if not files or not _OWN_CODE.search(files[-1]):
-        return ""
-    return f"{raised.type}: {raised.message}"

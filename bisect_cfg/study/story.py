@@ -25,10 +25,10 @@ from bisect_cfg.probe import packages
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
-from bisect_cfg.runner.command import CommandRunner
+from bisect_cfg.runner.command_site import CommandSite
 from bisect_cfg.runner.inputs import Inputs, written_by_runs
-from bisect_cfg.runner.script import ScriptRunner
-from bisect_cfg.store.encoding import QUESTION
+from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.trials import Trials
 from bisect_cfg.store.folder import Studied, open_study
 from bisect_cfg.study import command
 from bisect_cfg.study.baselines import Baselines
@@ -49,11 +49,11 @@ OF_SCRIPTS: tuple[Phase, ...] = (
     reproduce, find_factors, find_baselines, isolate, prove, find_rows, locate, recommend,
 )  # fmt: skip
 OF_COMMANDS: tuple[Phase, ...] = (command.reproduce, command.find_baselines, isolate, recommend)
-"""In a command of any kind there is no probe: its factors are what the user gave, each trial starts from nothing, and
-a failure has no place in a stack."""
+"""A command of any kind has no probe: its factors are what the user gave, each trial starts from nothing, and a failure
+has no place in a stack."""
 
 LIBRARIES = tuple(name for name in packages.NAMES if name != "optuna")
-"""Another version of one of these, or one more or less, and the trials of before say nothing any more."""
+"""With another version of one of these, earlier trials are no longer comparable."""
 
 
 def bisect(
@@ -85,18 +85,14 @@ def bisect(
         studied = replace(studied, libraries=libraries, gpus=[gpu["name"] for gpu in gpus])
     with open_study(studied, options.study, written_by_runs) as (folder, state, store):
         begun(folder)
-        store.close_lost(QUESTION)
-        with _written(target, folder) as target:
-            runner = _runner(target, options, listener, folder)
+        with _written(target, folder) as target, _trials_of(target, options, listener, folder) as trials:
             if isinstance(target, Script):
-                runner.inputs = Inputs(target, folder, state)
-            study = Study(target, options, listener, folder, state, store, runner, environment, wanted)
+                trials.site.inputs = Inputs(target, folder, state)
+            study = Study(target, options, listener, folder, state, store, trials, environment, wanted)
             try:
                 answer = _answer_of(study)
             except NeverConfigured:
                 answer = _as_command(study)
-            finally:
-                runner.close()
     return replace(answer, seconds=time.monotonic() - started)
 
 
@@ -105,9 +101,7 @@ def _environment_of(target: Script | CommandTarget) -> Fingerprint:
     if not target.python:
         return {}
     found = fingerprint(None if target.python == sys.executable else target.python)
-    if isinstance(target, CommandTarget):
-        return found
-    return {**found, "launcher": "python" if target.launch is None else target.launch.kind}
+    return found if isinstance(target, CommandTarget) else {**found, "launcher": target.launcher}
 
 
 @contextlib.contextmanager
@@ -119,17 +113,20 @@ def _written(target: Script | CommandTarget, folder: Path) -> Iterator[Script | 
     try:
         yield (written := target.written_in(folder))
     finally:
-        with contextlib.suppress(OSError):  # a full disk is told by what it stopped
+        with contextlib.suppress(OSError):  # a full disk is reported by what it stopped
             written.written_in(folder, masked=True)
 
 
-def _runner(
-    target: Script | CommandTarget, options: Options, listener: Listener, folder: Path
-) -> ScriptRunner | CommandRunner:
+@contextlib.contextmanager
+def _trials_of(target: Script | CommandTarget, options: Options, listener: Listener, folder: Path) -> Iterator[Trials]:
+    """The trials of a target; afterwards nothing of them runs."""
     how = {"timeout": options.trial_timeout, "devices": options.devices, "on_progress": listener.step}
     if isinstance(target, CommandTarget):
-        return CommandRunner(target, folder, **how)
-    return ScriptRunner(target, folder, jobs=options.jobs, **how)
+        trials = Trials(CommandSite(target, folder, **how), target.sides)
+    else:
+        trials = Trials(ScriptSite(target, folder, jobs=options.jobs, **how))
+    with contextlib.closing(trials.site):
+        yield trials
 
 
 def _as_command(study: Study) -> Answer:
@@ -138,28 +135,25 @@ def _as_command(study: Study) -> Answer:
     Raises:
         NeverConfigured: nothing of it varies as such.
     """
-    target = command.as_command(study.script, study.options)
+    target = command.as_command(study.target, study.options)
     if target is None:
         raise
-    study.runner.close()
+    study.site.close()
     named = [factor.name for factor in target.sides.factors if not factor.name.startswith(PACKAGE)]
     what = " and ".join([*([", ".join(named)] if named else []), "what is installed"])
     study.note(
         f"The script ends before it builds a training config, so what varies is {what}. Each trial runs it from its "
         "beginning as it stands, and it writes where it always does."
     )
-    runner = _runner(target, study.options, study.listener, study.folder)
-    try:
-        return _answer_of(replace(study, script=target, runner=runner))
-    finally:
-        runner.close()
+    with _trials_of(target, study.options, study.listener, study.folder) as trials:
+        return _answer_of(replace(study, target=target, trials=trials))
 
 
 def _answer_of(study: Study) -> Answer:
     """What came out, once the story is told."""
     try:
         _begin(study)
-        study.find(status=tell(study, OF_COMMANDS if isinstance(study.script, CommandTarget) else OF_SCRIPTS))
+        study.find(status=tell(study, OF_COMMANDS if isinstance(study.target, CommandTarget) else OF_SCRIPTS))
     except Spent as spent:
         study.note(str(spent))
     except InputsChanged as error:
@@ -167,37 +161,38 @@ def _answer_of(study: Study) -> Answer:
             raise
         study.note(error.message)
         study.find(stopped=error)
-    answer, runner = study.answer, study.runner
+    answer, trials = study.answer, study.trials
     if answer.report is None and answer.bad_run is not None:
         study.find(known=known_failure(answer.bad_run, answer.settings, (), study.environment))
-    if isinstance(study.script, Script) and study.wanted is None:
-        kept = None if study.options.recommend or answer.report is None else runner.known.origin
+    if isinstance(study.target, Script) and study.wanted is None:
+        kept = None if study.options.recommend or answer.report is None else trials.origin
         remove_checkpoints(study.folder, kept)
         say_what_stays(study, kept)
-    uncounted = isinstance(study.script, CommandTarget) and not (answer.good_run and answer.good_run.seen.counted)
+    uncounted = isinstance(study.target, CommandTarget) and not (answer.good_run and answer.good_run.seen.counted)
     study.find(
-        start=runner.start,
-        horizon=None if uncounted else runner.horizon,
-        origin=runner.known.origin,
+        start=study.site.start,
+        horizon=None if uncounted else trials.horizon,
+        origin=trials.origin,
         notes=tuple(study.notes),
-        environments=runner.known.packages and runner.known.packages.environments,
+        environments=trials.packages and study.site.environments,
     )
     return study.answer
 
 
 def _begin(study: Study) -> None:
-    """What the user says, before anything runs."""
-    if isinstance(study.script, CommandTarget):
+    """Take in what the user says, before anything runs."""
+    target = study.target
+    if isinstance(target, CommandTarget):
         study.find(settings=study.settings)
         study.listener.factors(study.settings)
         return
-    for note in study.script.notebook.notes if study.script.notebook is not None else ():
+    for note in target.notebook.notes if target.notebook is not None else ():
         study.note(note)
     path = study.options.good_packages
     levels = {} if path is None else read_packages(path, study.installed)
     study.pins = parse_pins(study.options.pins)
     study.good = {f"{PACKAGE}{name}": level for name, level in levels.items()}
-    study.good |= read_good(study.options.good, study.script.good_file)
+    study.good |= read_good(study.options.good, target.good_file)
     study.baselines = Baselines(study)
     begin_at_checkpoint(study)
 
@@ -208,9 +203,9 @@ def tell(study: Study, phases: tuple[Phase, ...]) -> Status:
     while at < len(phases):
         if phases[at] is isolate and study.wanted is not None:
             study.find(asked=ask(study))
-            return study.answer.status
-        told = phases[at](study)
-        if isinstance(told, Status):
-            return told
-        at = at + 1 if told is None else phases.index(told)
+            break
+        said = phases[at](study)
+        if isinstance(said, Status):
+            return said
+        at = at + 1 if said is None else phases.index(said)
     return study.answer.status

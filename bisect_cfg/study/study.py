@@ -18,10 +18,11 @@ from bisect_cfg.configuration import Outcome, Purpose, Status, Value
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
-from bisect_cfg.runner.command import CommandRunner
+from bisect_cfg.runner.command_site import CommandSite
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run, result_of
-from bisect_cfg.runner.script import ScriptRunner
+from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import Verdict
 from bisect_cfg.store.encoding import QUESTION, TWO_ENDS, result_attributes
 from bisect_cfg.store.state import State
@@ -43,33 +44,27 @@ class Study:
     """One pass through the phases.
 
     Attributes:
-        script: the target.
-        options: of the user.
-        listener: hears of the phases and runs.
-        folder: of the study.
         state: what the study rests on, and what was decided that no trial can tell.
-        store: every run.
-        runner: runs trials; what a phase finds out of how, it learns.
-        environment: fingerprint of what trains.
-        wanted: a run that a reader asks for in place of an answer; None: nothing of the kind.
+        trials: what all trials have in common; a phase that learns more of it sets it there.
+        wanted: one more trial that a reader asks for, in place of an answer.
         notes: sentences for the user, each said once.
         started: when this pass began, on `time.monotonic`'s clock.
         good: what the user says of the good configuration.
         pins: settings that are the same in all runs, and their values.
-        spared: risky defaults -> the values in their place on the good side; empty until it was seen to fail with them.
-        baselines: finds those of a script; None of a command, which has one start.
+        spared: risky defaults -> what the good configuration has in their place; empty until it fails with them.
+        baselines: finds those of a script; None for a command, which has one start.
         again: further runs of the bad configuration that count.
         bisection: of the settings; None before the search.
         answer: what was found so far.
     """
 
-    script: Script | CommandTarget
+    target: Script | CommandTarget
     options: Options
     listener: Listener
     folder: Path
     state: State
     store: Store
-    runner: ScriptRunner | CommandRunner
+    trials: Trials
     environment: Fingerprint = field(default_factory=dict)
     wanted: Wanted | None = None
     notes: list[str] = field(default_factory=list)
@@ -83,7 +78,7 @@ class Study:
     answer: Answer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.answer = Answer(folder=self.folder, script=self.script)
+        self.answer = Answer(folder=self.folder, script=self.target)
 
     def find(self, **found: object) -> None:
         """Take something into the answer."""
@@ -96,27 +91,29 @@ class Study:
             self.listener.note(text)
 
     @property
-    def good_side(self) -> dict[str, Value]:
-        """What is known of the good configuration before it is compared: what the user says counts before what is
-        spared."""
-        return {**self.spared, **self.good}
+    def site(self) -> ScriptSite | CommandSite:
+        """What runs the trials."""
+        return self.trials.site
 
     @property
     def settings(self) -> Settings | Sides | None:
         """What varies; None before it is known."""
-        return self.runner.settings
+        return self.trials.settings
+
+    @property
+    def good_side(self) -> dict[str, Value]:
+        """What is known of the good configuration before it is compared: what the user says counts first."""
+        return {**self.spared, **self.good}
 
     @cached_property
     def installed(self) -> Installed:
         """What the interpreter that trains has installed."""
-        return installed_by(self.script.python)
+        return installed_by(self.target.python)
 
     @cached_property
     def failing_step(self) -> int | None:
-        """The step at which the run of `--log` failed, as far as it tells; None without one. A log can be large."""
+        """The step at which the run of `--log` failed; None without a log. A log can be large."""
         return None if self.options.log is None else steps_reached(self.options.log) + 1
-
-    # -------------------------------------------------------------------------------------------------- limits
 
     @property
     def limits(self) -> Limits:
@@ -125,45 +122,32 @@ class Study:
         deadline = None if limit is None else self.started + limit
         return Limits(self.options.max_trials, deadline, self.options.flags)
 
-    def check_limits(self) -> None:
-        """What comes before the search counts as well.
-
-        Raises:
-            Spent: --max-trials or --max-seconds is used up; or a run of a reader's own is all that is wanted.
-        """
-        if self.wanted is not None:
-            raise Spent("Its search has not begun.")
-        spent = self.limits.spent(self.store.count())
-        if spent:
-            raise Spent(spent)
-
-    # ---------------------------------------------------------------------------------------------------- runs
+    # -------------------------------------------------------------------------------------------------------- runs
 
     def before(self, question: str) -> Run | None:
-        """The run that has answered a question, which `Plan.name` is; None if none has."""
+        """The run that has answered a question (a plan's name); None if none has."""
         number = self.store.number_of(question)
-        return None if number is None else self.runner.load(number)
+        return None if number is None else self.site.load(number)
 
-    def made(self, plan: Plan) -> Run:
-        """The run that answers the question of a plan: of before, or made now.
-
-        Raises:
-            Spent: it is not made, as the budget is used up.
-        """
-        return self.before(str(plan.name)) or self.train(plan)
+    def made(self, plan: Plan, limited: bool = True) -> Run:
+        """The run that answers the question of a plan: an earlier one, or one that is made now; see `train`."""
+        return self.before(str(plan.name)) or self.train(plan, limited)
 
     def train(self, plan: Plan, limited: bool = True) -> Run:
         """Make a run that is none of the search, as a trial of the study.
 
         Args:
             plan: its name is the question.
-            limited: whether it is made within the limits alone; one that says more of an answer that stands is not.
+            limited: whether the limits hold; they do not where a run only adds to an answer that stands.
 
         Raises:
-            Spent: it is not made, as the budget is used up.
+            Spent: it is not made, as a limit is reached, or a run of the reader's choice is all that is wanted.
         """
-        if limited:
-            self.check_limits()
+        if limited and self.wanted is not None:
+            raise Spent("Its search has not begun.")
+        spent = self.limits.spent(self.store.count()) if limited else ""
+        if spent:
+            raise Spent(spent)
         question = str(plan.name)
         asked = {QUESTION: question, "purpose": plan.purpose.value, "reason": ""}
         if plan.purpose in SEVERAL:
@@ -171,28 +155,24 @@ class Study:
         # It has no parameters: Optuna lets no choices of a setting change, and the good side may until the search.
         number = self.store.begin({}, asked).number
         try:
-            run = self.runner.train(replace(plan, name=number))
+            run = self.trials.train(replace(plan, name=number))
         except BaseException:
             self.store.void(number, Void.INTERRUPTED)
             raise
-        self._record(number, plan, run)
-        return run
-
-    def _record(self, number: int, plan: Plan, run: Run) -> None:
-        ends = plan.purpose in TWO_ENDS
-        result = self.runner.judged(run) if ends else result_of(run, self.verdict_of(run))
-        good = plan.purpose is Purpose.GOOD_BASELINE
+        ends, good = plan.purpose in TWO_ENDS, plan.purpose is Purpose.GOOD_BASELINE
+        result = self.trials.judged(run) if ends else result_of(run, self.verdict_of(run))
         outcome = self.outcome_of_good(run) if good else result.outcome
         self.store.finish(number, result_attributes(result, outcome), outcome, result.intermediate)
+        return run
 
     def verdict_of(self, run: Run) -> Verdict:
         """What a run means for the failure under study."""
-        return run.judged(self.runner.known.standard)
+        return run.judged(self.trials.standard)
 
     def outcome_of(self, run: Run) -> Outcome:
-        """Its outcome."""
+        """The outcome of a run."""
         return self.verdict_of(run).outcome
 
     def outcome_of_good(self, run: Run) -> Outcome:
-        """The same of a run of the good configuration, whose symptoms are the script's own."""
-        return run.judged(self.runner.known.standard.with_usual(run.shown)).outcome
+        """The outcome of a run of the good configuration, whose symptoms are the script's own."""
+        return run.judged(self.trials.standard.with_usual(run.shown)).outcome

@@ -35,11 +35,13 @@ from bisect_cfg.jsonfile import strict
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.fork_server import Starts
 from bisect_cfg.runner.plan import Plan, StopRule
-from bisect_cfg.runner.script import REPRODUCTION_PATIENCE, ScriptRunner
+from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.supervisor import Supervisor
+from bisect_cfg.runner.trials import Trials
 from bisect_cfg.study.factors import find_factors
 from bisect_cfg.study.options import Options
+from bisect_cfg.study.reproduce import FIRST_PATIENCE
 from bisect_cfg.study.study import Study
 
 REPO = Path(__file__).parent.parent.parent
@@ -109,26 +111,24 @@ def captured(words: list[str], options: Options, folder: Path, made: str) -> dic
     (folder / "trials").mkdir(parents=True)
     os.environ.update(target.variables)
     target = target.written_in(folder)
-    runner = ScriptRunner(target, folder)
+    runner = Trials(ScriptSite(target, folder))
     try:
         pins = parse_pins(options.pins)
         overrides = {name if "." in name else f"args.{name}": value for name, value in pins.items()}
-        once = Plan(
-            0, {}, 1, Purpose.BAD_BASELINE, COLD, REPRODUCTION_PATIENCE, stop=StopRule.DEATH, overrides=overrides
-        )
+        once = Plan(0, {}, 1, Purpose.BAD_BASELINE, COLD, FIRST_PATIENCE, stop=StopRule.DEATH, overrides=overrides)
         run = runner.train(once)
         if read_capture(run.traces.events.rows) is None:
             return {"never configured": str(run.shown.signature)}
         if target.launch is None:  # a launcher's has its variables
-            runner.starts.resolve = _library(made).resolve
+            runner.site.starts.resolve = _library(made).resolve
         study = Study(target, options, Listener(), folder, None, None, runner)
-        study.baselines = SimpleNamespace(resolve=runner.starts.resolve)
+        study.baselines = SimpleNamespace(resolve=runner.site.starts.resolve)
         study.good, study.pins = read_good(options.good, target.good_file), pins
         study.find(bad_run=run)
         find_factors(study)
         settings = study.settings
     finally:
-        runner.close()
+        runner.site.close()
     names = ("name", "full", "kind", "good", "bad", "reset")
     factors = [{name: getattr(factor, name) for name in names} for factor in settings.factors]
     same, pinned = sorted(settings.same), dict(settings.pinned)

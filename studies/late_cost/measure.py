@@ -23,7 +23,7 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from bisect_cfg.runner.trial_runner import horizon_for
+from bisect_cfg.runner.trials import horizon_for
 
 HERE = Path(__file__).parent
 STUDY = HERE.parent / "late_collapse"

@@ -31,8 +31,9 @@ from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script import ScriptRunner
+from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.starts import STARTS
+from bisect_cfg.runner.trials import Trials
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.story import bisect
 
@@ -146,22 +147,22 @@ def whole(script: Script, folder: Path, **options) -> Whole:
 
 
 @contextlib.contextmanager
-def runner_for(script: Script, folder: Path, settings: Settings) -> Iterator[ScriptRunner]:
+def runner_for(script: Script, folder: Path, settings: Settings) -> Iterator[Trials]:
     """A runner that knows a script's settings from a bisection of it."""
     (folder / "trials").mkdir(parents=True)
-    runner = ScriptRunner(script, folder)
-    runner.starts.learn(FirstRun(settings.capture, START_SECONDS))
-    runner.learn(settings=settings)
-    runner.learn(horizon=STEPS)
+    runner = Trials(ScriptSite(script, folder))
+    runner.site.starts.learn(FirstRun(settings.capture, START_SECONDS))
+    runner.settings = settings
+    runner.horizon = STEPS
     try:
         yield runner
     finally:
-        runner.close()
+        runner.site.close()
 
 
-def trials_at(runner: ScriptRunner, start: str, repeats: int) -> Iterator[tuple[float, Run]]:
+def trials_at(runner: Trials, start: str, repeats: int) -> Iterator[tuple[float, Run]]:
     """Take a start and train what passes: wall seconds and the run, for each repeat after the first."""
-    reason = runner.starts.start_at(start)
+    reason = runner.site.starts.start_at(start)
     if reason is not None:
         raise SystemExit(f"start {start}: {reason}")
     for number in range(repeats + 1):

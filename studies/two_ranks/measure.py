@@ -26,7 +26,8 @@ from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.ranks import launched_in, ranks_of
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script import ScriptRunner
+from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.trials import Trials
 
 HERE = Path(__file__).parent
 COMMAND = ("accelerate", ["launch", "--multi_gpu", "--num_processes", "2", str(HERE / "train.py")])
@@ -50,19 +51,19 @@ def measured(folder: Path, repeats: int) -> dict[str, list[float]]:
     """Wall seconds of the trial from each start."""
     script = find_script(COMMAND[0], COMMAND[1])
     (folder / "trials").mkdir(parents=True)
-    runner = ScriptRunner(script, folder)
+    runner = Trials(ScriptSite(script, folder))
     try:
         first = runner.train(Plan(0, {}, STEPS, overrides={}))
         capture = read_capture(first.traces.events.rows)
         begun = first.traces.event(TrainBegin).time
-        runner.starts.learn(FirstRun(capture, begun, launched_in(first.traces, script.arguments)))
-        runner.learn(settings=build_settings(capture, runner.starts.resolve), horizon=STEPS)
+        runner.site.starts.learn(FirstRun(capture, begun, launched_in(first.traces, script.arguments)))
+        runner.settings, runner.horizon = build_settings(capture, runner.site.starts.resolve), STEPS
         configuration = {**runner.settings.bad, **PASSES}
         seconds: dict[str, list[float]] = {"cold": [], "imports": []}
         expected = None
         for number in range(repeats + 1):
             for start in seconds:
-                reason = runner.starts.start_at("imports")
+                reason = runner.site.starts.start_at("imports")
                 if reason is not None:
                     raise SystemExit(reason)
                 since = time.perf_counter()
@@ -77,7 +78,7 @@ def measured(folder: Path, repeats: int) -> dict[str, list[float]]:
                     seconds[start].append(took)
         return seconds
     finally:
-        runner.close()
+        runner.site.close()
 
 
 def main() -> None:

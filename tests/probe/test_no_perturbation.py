@@ -18,7 +18,8 @@ from bisect_cfg.probe.protocol import LOGGING
 from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.hang import Patience, Pulse
 from bisect_cfg.runner.plan import Plan
-from bisect_cfg.runner.script import ScriptRunner
+from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.trials import Trials
 
 SCRIPT = f"""
     import sys, toy, torch
@@ -70,18 +71,18 @@ def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
     shutil.rmtree(tmp_path / "out")
 
     (tmp_path / "study/trials").mkdir(parents=True)
-    runner = ScriptRunner(Script(path), tmp_path / "study")
+    runner = Trials(ScriptSite(Script(path), tmp_path / "study"))
     try:
         cold = runner.train(Plan(0, {}, None, start="cold", patience=SLOW, overrides={}))
-        runner.starts.learn(FirstRun(capture := read_capture(cold.traces.events.rows)))
+        runner.site.starts.learn(FirstRun(capture := read_capture(cold.traces.events.rows)))
         found = {"cold": cold}
         for start in ("imports", "config"):
-            assert runner.starts.start_at(start) is None
-            runner.learn(settings=build_settings(capture, runner.starts.resolve))
+            assert runner.site.starts.start_at(start) is None
+            runner.settings = build_settings(capture, runner.site.starts.resolve)
             found[start] = runner.train(Plan(start, runner.settings.bad, None, patience=SLOW))
         found["config again"] = runner.train(Plan("again", runner.settings.bad, 4, patience=SLOW))
     finally:
-        runner.close()
+        runner.site.close()
     for start, run in found.items():
         assert run.shown.signature is None, start
         wanted = expected[: 4 if start == "config again" else STEPS]

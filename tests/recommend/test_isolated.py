@@ -33,8 +33,8 @@ def run(
 
 
 def health(kind: type[IsolatedScript], ran: Run, configuration: dict, counted: bool = True) -> Health:
-    known = SimpleNamespace(standard=Standard(Failure(Signature("signal", "SIGFPE"))))
-    runner = SimpleNamespace(settings=SimpleNamespace(resolved={}, bad=BAD), horizon=12, known=known)
+    standard = Standard(Failure(Signature("signal", "SIGFPE")))
+    runner = SimpleNamespace(settings=SimpleNamespace(resolved={}, bad=BAD), horizon=12, standard=standard)
     isolated = kind(runner, Report("isolated"), run(), run(counted=counted), WISHES, str)
     return isolated.health_of(ran, Attempt(configuration, 0, 12, Aim.RESET, ""))
 

@@ -24,7 +24,8 @@ from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.inputs import Inputs
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script import ScriptRunner
+from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.trials import Trials
 from bisect_cfg.store.state import State
 
 SCRIPT = """
@@ -134,12 +135,12 @@ def folder(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def train(folder: Path, way: str, name: str, inputs: Inputs | None = None, **overrides: object) -> Run:
-    runner = ScriptRunner(Script(folder / "train.py", (way,)), folder / "study")
-    runner.inputs = inputs
+    runner = Trials(ScriptSite(Script(folder / "train.py", (way,)), folder / "study"))
+    runner.site.inputs = inputs
     try:
         return runner.train(Plan(name, {}, 5, start="cold", patience=Patience(60, 20, 20), overrides=overrides))
     finally:
-        runner.close()
+        runner.site.close()
 
 
 @pytest.mark.parametrize("way", [*REPLACED, *CHILDREN])

@@ -21,7 +21,8 @@ from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import load_run
-from bisect_cfg.runner.script import ScriptRunner
+from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.store.interface import TrialRequest, TrialResult
 
@@ -51,15 +52,15 @@ class Started:
             filled["step"] = filled["step"].replace("\n", "\n    ")
         (folder / "train.py").write_text(textwrap.dedent(PLAIN.format(**{**empty, **filled})))
         (folder / "study/trials").mkdir(parents=True)
-        self.runner = ScriptRunner(Script(folder / "train.py"), folder / "study", jobs=jobs)
+        self.runner = Trials(ScriptSite(Script(folder / "train.py"), folder / "study", jobs=jobs))
         self.first = self.runner.train(Plan(0, {}, 5, start="cold", patience=Patience(120, 60, 60), overrides={}))
         self.capture = read_capture(self.first.traces.events.rows)
-        self.runner.starts.learn(FirstRun(self.capture))
+        self.runner.site.starts.learn(FirstRun(self.capture))
 
     def settle(self, start: str) -> None:
-        assert self.runner.starts.start_at(start) is None
-        self.runner.learn(settings=build_settings(self.capture, self.runner.starts.resolve))
-        self.runner.learn(horizon=5, standard=Standard(Failure(Signature("signal", "SIGFPE"))))
+        assert self.runner.site.starts.start_at(start) is None
+        self.runner.settings = build_settings(self.capture, self.runner.site.starts.resolve)
+        self.runner.horizon, self.runner.standard = 5, Standard(Failure(Signature("signal", "SIGFPE")))
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def started(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
     yield start
     for one in made:
-        one.runner.close()
+        one.runner.site.close()
 
 
 # ------------------------------------------------------------------------------------ descriptors that are not its own
@@ -93,7 +94,7 @@ TO_ALL = """
 def test_a_script_that_writes_to_all_descriptors_is_started_further_back(started, junk):
     case = started(before=TO_ALL.format(what=f"os.write(descriptor, {junk!r})"))
     assert case.first.shown.signature is None
-    reason = case.runner.starts.start_at("config")
+    reason = case.runner.site.starts.start_at("config")
     assert "descriptors that it did not open" in reason
     case.settle("imports")
     run = case.runner.train(Plan(1, case.runner.settings.bad, 5))
@@ -103,7 +104,7 @@ def test_a_script_that_writes_to_all_descriptors_is_started_further_back(started
 def test_a_script_that_closes_all_descriptors_gets_nothing_of_ours_in_its_files(started):
     mine = "files = [open(f'mine-{i}.txt', 'w') for i in range(500)]"
     case = started(before=f"os.closerange(3, 512)\n{mine}")
-    assert case.runner.starts.start_at("config") is not None
+    assert case.runner.site.starts.start_at("config") is not None
     case.settle("imports")
     assert case.runner.train(Plan(1, case.runner.settings.bad, 5)).shown.signature is None
     assert [path.read_text() for path in Path().glob("mine-*.txt")] == [""] * 500
@@ -139,12 +140,12 @@ def test_building_that_does_not_come_back_is_no_answer(started, monkeypatch, wha
     for beta in (0.5, 0.25):
         item = settings.args_item(settings.bad)
         item = replace(item, overrides={**item.overrides, "beta": beta})
-        answer = runner.starts.resolve(item)
+        answer = runner.site.starts.resolve(item)
         if beta == 0.5:
             assert answer.unanswered and "building" in answer.error, answer
-            assert runner.checks.error(item) is None, "the trial will tell"
+            assert runner.site.checks.error(item) is None, "the trial will tell"
         else:
-            assert answer.error is None and runner.checks.error(item) is None
+            assert answer.error is None and runner.site.checks.error(item) is None
     assert runner.train(Plan(1, settings.bad, 5)).shown.signature is None, "and the server stands"
     assert not Path("out").exists()
 
@@ -158,7 +159,9 @@ def test_trials_end_while_a_configuration_is_being_built(started, tmp_path):
     item = settings.args_item(settings.bad)
     found = []
     asking = threading.Thread(
-        target=lambda: found.append(runner.starts.resolve(replace(item, overrides={**item.overrides, "beta": 0.5})))
+        target=lambda: found.append(
+            runner.site.starts.resolve(replace(item, overrides={**item.overrides, "beta": 0.5}))
+        )
     )
     asking.start()
     for number in range(1, 4):
@@ -205,13 +208,13 @@ def test_children_of_a_server_that_is_closed_are_asked_again(started):
     run(3, "other")
     for thread in threads:
         thread.join()
-    assert runner.starts.start == "cold"
+    assert runner.site.starts.start == "cold"
     for number in (1, 2, 3):
         result = found[number]
         assert (result.outcome, result.signature) == (Outcome.PASS, None), number
         assert result.attributes["level"] == "cold"
     assert found[3].attributes["cold_check"] == "other"
-    assert (runner.folder / "trials/1.interrupted-1").is_dir()
+    assert (runner.site.folder / "trials/1.interrupted-1").is_dir()
 
 
 def test_a_trial_that_ends_its_server_every_time_is_started_cold(started):
@@ -238,12 +241,12 @@ def test_a_runner_takes_up_what_earlier_results_have_shown(started):
         return TrialResult(outcome, None, "", 1.0, step, {"horizon": 5, "observation": {"before": 0}, **attributes})
 
     runner.recall([result(Outcome.PASS, 9), result(Outcome.UNRESOLVED, 9), result(Outcome.FAIL, 4)])
-    assert (runner.starts.start, runner.horizon) == ("config", 5)
+    assert (runner.site.starts.start, runner.horizon) == ("config", 5)
     runner.recall([result(Outcome.FAIL, 9), result(Outcome.UNRESOLVED, 1, cold_check="same")])
-    assert (runner.starts.start, runner.horizon) == ("config", 18)
+    assert (runner.site.starts.start, runner.horizon) == ("config", 18)
     runner.recall([result(Outcome.FAIL, 10), result(Outcome.PASS, 1, cold_check="other")])
-    assert (runner.starts.start, runner.horizon) == ("cold", 18)
+    assert (runner.site.starts.start, runner.horizon) == ("cold", 18)
     run = runner.train(Plan(1, runner.settings.bad, runner.horizon))
     assert (run.start, run.horizon, run.seen.steps) == ("cold", 18, 18)
-    attributes = runner.judged(load_run(runner.folder, 1)).attributes
+    attributes = runner.judged(load_run(runner.site.folder, 1)).attributes
     assert (attributes["level"], attributes["horizon"], attributes["observation"]["steps"]) == ("cold", 18, 18)

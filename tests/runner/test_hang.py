@@ -24,8 +24,8 @@ from bisect_cfg.runner.hang import (
     stands_at,
 )
 from bisect_cfg.runner.runs import Pauses
-from bisect_cfg.runner.script import REPRODUCTION_PATIENCE
 from bisect_cfg.runner.watch import ending_of
+from bisect_cfg.study.reproduce import FIRST_PATIENCE
 
 LOOK = 0.02
 
@@ -33,7 +33,7 @@ LOOK = 0.02
 class Simulated:
     """A run and the tool that looks at it, in simulated time."""
 
-    def __init__(self, patience: Patience = REPRODUCTION_PATIENCE) -> None:
+    def __init__(self, patience: Patience = FIRST_PATIENCE) -> None:
         self.silence, self.now = Silence(patience), 0.0
         self.events = self.steps = self.beats = 0
         self.training, self.phase, self.place = False, "", "anywhere"
@@ -87,7 +87,7 @@ def test_a_step_thirty_times_slower_is_no_hang():
 
 @pytest.mark.parametrize("phase", ["reward call", "load", "first collective"])
 def test_slow_phases_have_a_limit_of_their_own(phase):
-    assert Simulated(replace(REPRODUCTION_PATIENCE, seen={phase: 100.0})).begin().announced(phase, 900.0) is None
+    assert Simulated(replace(FIRST_PATIENCE, seen={phase: 100.0})).begin().announced(phase, 900.0) is None
     hangs = Simulated().begin()
     assert phase in hangs.announced(phase, 10000.0) and PHASE_SECONDS < hangs.now < PHASE_SECONDS + 1
     run = Simulated().begin()
@@ -153,8 +153,8 @@ def after(hang: float | None, *runs: list[tuple[str, float]]) -> Patience:
             run.announced("reward call", pause, look=0.2)
         run.place, run.steps = "judge", 1
         why = run.announced("reward call", seconds, look=0.2) if seconds else None
-        pauses.note(ending_of(run.silence, None if why else 0, why, run.now), 0 if seconds else 1)
-    return replace(REPRODUCTION_PATIENCE, seen=pauses.phases, hangs=pauses.hangs)
+        pauses.add(ending_of(run.silence, None if why else 0, why, run.now), 0 if seconds else 1)
+    return replace(FIRST_PATIENCE, seen=pauses.phases, hangs=pauses.hangs)
 
 
 def until_hang(patience: Patience, place: str = "judge", longest: float = 0.0) -> float | None:

@@ -26,7 +26,8 @@ from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script import ScriptRunner
+from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import Failure, Standard
 
 SCRIPT = """
@@ -162,14 +163,14 @@ class Bench:
         self.folder = folder
         (folder / "train.py").write_text(textwrap.dedent(SCRIPT))
         (folder / "study/trials").mkdir(parents=True)
-        self.runner = ScriptRunner(Script(folder / "train.py"), folder / "study")
+        self.runner = Trials(ScriptSite(Script(folder / "train.py"), folder / "study"))
         run = self.runner.train(Plan(0, {}, 5, start="cold", patience=Patience(60, 20, 20), overrides={}))
         assert run.shown.signature is None
         capture = read_capture(run.traces.events.rows)
-        self.runner.starts.learn(FirstRun(capture))
-        assert self.runner.starts.start_at("config") is None
-        self.runner.learn(settings=build_settings(capture, self.runner.starts.resolve))
-        self.supervisor = psutil.Process(self.runner._supervisor.pid).children()[0]
+        self.runner.site.starts.learn(FirstRun(capture))
+        assert self.runner.site.starts.start_at("config") is None
+        self.runner.settings = build_settings(capture, self.runner.site.starts.resolve)
+        self.supervisor = psutil.Process(self.runner.site._supervisor.pid).children()[0]
         self.waiting = self.processes()  # the server
         self.count = 0
 
@@ -192,7 +193,7 @@ class Bench:
         for process in psutil.process_iter():
             try:
                 mark = process.environ().get("BISECT_CFG_STUDY", "")
-                mine = mark.startswith(self.runner._supervisor.study)
+                mine = mark.startswith(self.runner.site._supervisor.study)
                 mine = mine or self.supervisor in process.parents()
                 if mine and process.status() != psutil.STATUS_ZOMBIE:
                     found.add(process)
@@ -216,7 +217,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[B
     try:
         yield made
     finally:
-        made.runner.close()
+        made.runner.site.close()
         left = made.processes()
         os.chdir(before[0])
         os.environ.pop("PYTHONPATH") if before[1] is None else os.environ.update(PYTHONPATH=before[1])
@@ -395,9 +396,9 @@ def test_server_that_is_killed_is_started_again(bench):
 def test_interrupt_ends_a_running_trial(bench):
     import threading
 
-    threading.Timer(1.0, bench.runner.interrupt).start()
+    threading.Timer(1.0, bench.runner.site.interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         bench("hang", patience=60)
-    bench.runner._interrupted.clear()
+    bench.runner.site._interrupted.clear()
     bench.assert_nothing_left()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,13 +15,13 @@ from hypothesis import strategies as st
 from bisect_cfg.common.failures.health import RULES, SILENT_KINDS
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome
+from bisect_cfg.probe.protocol import METRICS_FILE
 from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.isolated import IsolatedScript, Wishes
 from bisect_cfg.reports.answer import failure_of
 from bisect_cfg.reports.text import VERBS
-from bisect_cfg.runner.plan import Known
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script import ScriptRunner
+from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import (
     SAY_NOTHING,
     Ended,
@@ -87,16 +88,16 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(tmp_path_fa
     traces = SimpleNamespace(metrics=SimpleNamespace(rows=metrics), as_metrics=Metrics(metrics), event=lambda _: None,
                              events=SimpleNamespace(rows=[], path=folder / "events.jsonl"), begun=None)  # fmt: skip
     run = Run(seen, traces, folder, 12, "cold")
-    runner = ScriptRunner.__new__(ScriptRunner)
-    runner.folder, runner.known, runner._outcomes = folder.parents[1], Known(standard=Standard(failure, usual)), {}
-    runner._metrics = lambda name: Metrics(metrics)
-    study = Study(None, None, None, runner.folder, None, None, runner)
+    (folder / METRICS_FILE).write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    runner = Trials(SimpleNamespace(folder=folder.parents[1]))
+    runner.standard = Standard(failure, usual)
+    study = Study(None, None, None, folder.parents[1], None, None, runner)
     in_search = runner.judged(run)
     assert in_search.outcome is study.outcome_of(run) is runner.classify(in_search)
     assert in_search.signature == (str(study.verdict_of(run).signature) if in_search.outcome.value != "pass" else None)
 
     wishes = Wishes(0.5, 1.5, None, 3, None, (), 1, ())
-    runner.known = replace(runner.known, settings=SimpleNamespace(resolved={}, bad={}), horizon=12)
+    runner.settings, runner.horizon = SimpleNamespace(resolved={}, bad={}), 12
     good = Run(replace(seen, died=None), SimpleNamespace(
         metrics=SimpleNamespace(rows=rows()), as_metrics=Metrics(rows()), event=lambda _: None), folder)  # fmt: skip
     isolated = IsolatedScript(runner, Report("isolated"), good, good, wishes, str)
@@ -114,14 +115,16 @@ def test_an_observation_is_stored_as_plain_data() -> None:
 
 
 def test_the_result_of_an_earlier_process_is_judged_anew(tmp_path: Path) -> None:
-    runner = ScriptRunner.__new__(ScriptRunner)
-    runner.folder, runner.known, runner._outcomes = tmp_path, Known(standard=Standard(Failure(CRASH))), {}
-    runner._metrics = lambda name: Metrics(rows("collapse"))
+    folder = tmp_path / "trials" / "7"
+    folder.mkdir(parents=True)
+    (folder / METRICS_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows("collapse")))
+    runner = Trials(SimpleNamespace(folder=tmp_path))
+    runner.standard = Standard(Failure(CRASH))
     result = SimpleNamespace(outcome=Outcome.PASS, attributes={
         "folder": "7", "observation": msgspec.to_builtins(Observation(None, Ended.END, 12, 1.0))
     })  # fmt: skip
     assert runner.classify(result) is Outcome.UNRESOLVED
-    runner.known = Known(standard=Standard(Failure(CRASH), frozenset({"collapse"})))
+    runner.standard = Standard(Failure(CRASH), frozenset({"collapse"}))
     assert runner.classify(result) is Outcome.PASS, "it is known meanwhile that the good run shows that as well"
 
 

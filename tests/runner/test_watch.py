@@ -18,11 +18,11 @@ import toys
 from bisect_cfg.probe.protocol import STACKS_FILE, Cold, TrialOrders, to_json
 from bisect_cfg.runner.fork_server import probe_environment
 from bisect_cfg.runner.hang import HANG_SECONDS, PHASE_SECONDS, Patience, Pulse
-from bisect_cfg.runner.script import REPRODUCTION_PATIENCE
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.traces import Traces, threads_in
 from bisect_cfg.runner.training import Training
 from bisect_cfg.runner.watch import Ending, look_at_stacks, place_of, watch
+from bisect_cfg.study.reproduce import FIRST_PATIENCE
 
 SLOW = """
     import sys, time
@@ -109,7 +109,7 @@ PACE = 4
 and the limits of a user's first run are as much shorter. What those limits are is tested above, in simulated time."""
 
 UNIT = HANG_SECONDS / PACE
-QUICK_PATIENCE = replace(REPRODUCTION_PATIENCE, step=HANG_SECONDS / PACE, phase=PHASE_SECONDS / PACE)
+QUICK_PATIENCE = replace(FIRST_PATIENCE, step=HANG_SECONDS / PACE, phase=PHASE_SECONDS / PACE)
 
 
 class Bench:
@@ -173,7 +173,7 @@ def test_slow_is_no_hang_and_a_hang_is_found_at_once_if_it_is_known(bench: Bench
         assert phase is None or ending.phases[phase] >= 0.95 * 3 * UNIT
         assert phase is None or (traces.metrics.path.parent / STACKS_FILE).read_text() == "", "nobody has asked"
     assert judge.stood in found["reward"][0].paused, "it is the same line"
-    known = replace(REPRODUCTION_PATIENCE, hangs={judge.stood}, seen={"reward call": 0.0})
+    known = replace(FIRST_PATIENCE, hangs={judge.stood}, seen={"reward call": 0.0})
     again, _, log = bench("judge", known)
     assert "where an earlier run hung" in again.hang and again.stood == judge.stood, log
 

@@ -72,10 +72,10 @@ def test_what_a_dead_process_left_running_is_lost_and_nothing_else(storage) -> N
     dead, store = opened(storage), opened(storage)
     ended, left = (dead.begin({}, {SUBSET: []}).number for _ in range(2))
     dead.finish(ended, {"outcome": "unresolved"}, Outcome.UNRESOLVED)
-    mine = store.begin({}, {SUBSET: []}).number
-    assert [trial.number for trial in store.abandoned(SUBSET)] == [left]
-    assert (store.close_lost(), store.close_lost()) == (1, 0)
-    assert [trial.number for trial in store.trials()] == [ended, mine]
+    with store.alive(), store.alive():
+        mine = store.begin({}, {SUBSET: []}).number
+        assert [trial.number for trial in store.lost] == [left]
+        assert [trial.number for trial in store.trials()] == [ended, mine]
 
 
 def test_each_phase_sees_its_own_trials(storage) -> None:

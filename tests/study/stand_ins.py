@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +12,9 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.reports.listener import Listener
-from bisect_cfg.runner.plan import Known, Plan
+from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.store.encoding import QUESTION
 from bisect_cfg.store.state import State
@@ -29,7 +29,7 @@ IDENTITY: JsonObject = {
 }  # fmt: skip
 
 
-class Runner:
+class Runner(Trials):
     """Runs nothing; notes what it is asked for, and from where.
 
     Args:
@@ -39,30 +39,19 @@ class Runner:
         origin: where trials begin.
     """
 
-    horizon = 10
-
     def __init__(
         self, folder: Path, settings: object, shows: Callable[[str], Run], origin: Origin | None = None
     ) -> None:
-        self.known = Known(settings, Standard(Failure(Signature("signal", "SIGFPE"))), origin=origin)
+        self._runs: dict[int, Run] = {}
+        super().__init__(SimpleNamespace(folder=folder, load=self._runs.get), settings)
+        self.standard, self.horizon, self.origin = Standard(Failure(Signature("signal", "SIGFPE"))), 10, origin
         self.ran: list[tuple[str, Plan, Origin | None]] = []
         self._shows, self.store = shows, Store((), optuna.storages.InMemoryStorage(), None)
-        self._runs: dict[int, Run] = {}
-
-    @property
-    def settings(self) -> object:
-        return self.known.settings
-
-    def begin_at(self, origin: Origin | None, horizon: int | None = None) -> None:
-        self.known = replace(self.known, origin=origin)
 
     def train(self, plan: Plan) -> Run:
         question = self.store.study.trials[plan.name].user_attrs[QUESTION]
-        self.ran.append((question, plan, self.known.origin))
+        self.ran.append((question, plan, self.origin))
         return self._runs.setdefault(plan.name, self._shows(question))
-
-    def load(self, number: int) -> Run:
-        return self._runs[number]
 
 
 def study_of(folder: Path, runner: Runner, **options: object) -> Study:

@@ -240,7 +240,7 @@ def test_the_cause_is_run_with_the_defaults(tmp_path, outcome, costly, complete,
     report, notes, ((question, plan, _),) = settled(tmp_path, outcome, costly)
     assert report == replace(REPORT, complete=complete)
     assert len(notes) == 1 and said in notes[0] and LENGTH.name in notes[0]
-    assert (question, plan.steps) == (DEFAULTS, Runner.horizon)
+    assert (question, plan.steps) == (DEFAULTS, 10)
     assert plan.configuration == {"bf16": True, "max_completion_length": 256}
     assert not plan.is_too_costly(None, 1.0) and plan.is_too_costly(None, 1e4)
 
@@ -255,7 +255,7 @@ def test_why_trials_do_not_start_warm_is_said_once() -> None:
     notes: list[str] = []
     starts = SimpleNamespace(start_at=lambda start: "threads run")
     baselines = SimpleNamespace(
-        _unsound={}, _runner=SimpleNamespace(starts=starts), _study=SimpleNamespace(note=notes.append)
+        _unsound={}, _study=SimpleNamespace(note=notes.append, site=SimpleNamespace(starts=starts))
     )
-    assert not any(Baselines.bring_up(baselines, start) for start in ("config", "imports", "config"))
+    assert not any(Baselines._bring_up(baselines, start) for start in ("config", "imports", "config"))
     assert notes == ["Trials are not forked from your script at its configuration: threads run."]

@@ -8,7 +8,7 @@ import pytest
 
 from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.engines.simulated import SimulatedEngine
-from bisect_cfg.study.loop import Turn, work_off
+from bisect_cfg.study.loop import Action, run_loop
 
 
 class Counting:
@@ -22,19 +22,19 @@ class Counting:
         self._ended = threading.Event()
         self.recorded: list[int] = []
 
-    def turn(self) -> int | Turn:
+    def next_action(self) -> int | Action:
         if self._enough is not None and len(self.recorded) >= self._enough:
-            return Turn.DONE
+            return Action.DONE
         if len(self.running) >= self._jobs:
-            return Turn.WAIT
+            return Action.WAIT
         if self._next == self._last:
-            return Turn.WAIT if self.running else Turn.DONE
+            return Action.WAIT if self.running else Action.DONE
         self._next += 1
         self.running.append(self._next)
         self.most = max(self.most, len(self.running))
         return self._next
 
-    def conduct(self, begun: int) -> int:
+    def execute(self, begun: int) -> int:
         if self._enough is not None and begun > self._enough:  # goes on until it is ended
             assert self._ended.wait(30)
         return begun * 10
@@ -58,7 +58,7 @@ class Counting:
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_everything_is_recorded_once(jobs: int) -> None:
     work = Counting(7, jobs)
-    work_off(work, LocalEngine(work.conduct, jobs))
+    run_loop(work, LocalEngine(work.execute, jobs))
     assert sorted(work.recorded) == list(range(1, 8)) and work.most == jobs
     assert work.said == [] and work.running == []
 
@@ -66,21 +66,21 @@ def test_everything_is_recorded_once(jobs: int) -> None:
 def test_one_at_a_time_is_in_order_and_in_this_thread() -> None:
     work = Counting(4, 1)
     threads = set()
-    work.conduct = lambda begun: threads.add(threading.current_thread()) or begun * 10
-    work_off(work, LocalEngine(work.conduct, 1))
+    work.execute = lambda begun: threads.add(threading.current_thread()) or begun * 10
+    run_loop(work, LocalEngine(work.execute, 1))
     assert work.recorded == [1, 2, 3, 4] and threads == {threading.current_thread()}
 
 
 def test_simulated_trials_run_in_this_thread_as_if_at_once() -> None:
     work = Counting(7, 3)
     threads = set()
-    work_off(work, SimulatedEngine(lambda begun: threads.add(threading.current_thread()) or begun * 10, 3))
+    run_loop(work, SimulatedEngine(lambda begun: threads.add(threading.current_thread()) or begun * 10, 3))
     assert work.recorded == list(range(1, 8)) and work.most == 3 and threads == {threading.current_thread()}
 
 
 def test_what_runs_when_all_is_known_is_ended_and_closed() -> None:
     work = Counting(9, 3, enough=2)
-    work_off(work, LocalEngine(work.conduct, 3))
+    run_loop(work, LocalEngine(work.execute, 3))
     assert sorted(work.recorded) == [1, 2]
     assert work.said[0][0] == "interrupted" and work.said[1][0] == "going on"
     assert {number for said, number in work.said[2:]} <= {3, 4, 5} and work.running == []
@@ -95,9 +95,9 @@ def test_ctrl_c_closes_what_runs_and_comes_up(jobs: int) -> None:
             raise KeyboardInterrupt
         return begun * 10
 
-    work.conduct = struck
+    work.execute = struck
     with pytest.raises(KeyboardInterrupt):
-        work_off(work, LocalEngine(work.conduct, jobs))
+        run_loop(work, LocalEngine(work.execute, jobs))
     assert ("closed", 3) in work.said and work.running == [] and 3 not in work.recorded
 
 
@@ -109,5 +109,5 @@ def test_a_result_that_cannot_be_recorded_is_closed() -> None:
 
     work.record = full
     with pytest.raises(OSError, match="no space"):
-        work_off(work, LocalEngine(work.conduct, 1))
+        run_loop(work, LocalEngine(work.execute, 1))
     assert ("closed", 1) in work.said

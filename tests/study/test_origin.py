@@ -20,10 +20,10 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Origin, OriginRefused
 from bisect_cfg.runner.checkpoints import in_words, read_checkpoint, saved_in_parts
 from bisect_cfg.runner.observe import observe
-from bisect_cfg.runner.plan import Known, Plan
+from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script import ScriptRunner
 from bisect_cfg.runner.traces import Traces
+from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import Failure, Standard, judge
 from bisect_cfg.runner.watch import Ending
 from bisect_cfg.store.interface import TrialResult
@@ -475,21 +475,21 @@ def test_an_origin_that_step_0_contradicts_is_given_up(tmp_path):
         study = study_of(tmp_path / name, runner)
         study.made(Plan("proof-1", {}, 8))
         assert give_up_origin(study, run)
-        begun = runner.known.origin
+        begun = runner.origin
         assert (begun and begun.checkpoint) == base
         assert study.state.rejected == [Rejected(1484, False, 1)] and read_state(study.folder) == study.state
         left = [one for one in _origins(study, COSTS, run, begun) if one is begun or not is_given_up(study, one)]
         assert [0 if one is None else one.step for one in left] == [1400, 512, begun.step if begun else 0]
         if begun is not None:
-            assert not give_up_origin(study, run) and runner.known.origin == begun
+            assert not give_up_origin(study, run) and runner.origin == begun
             assert len(study.state.rejected) == 1
 
 
 def test_a_horizon_is_counted_from_where_trials_begin():
     """A trial that failed counts steps of its own."""
-    runner = ScriptRunner.__new__(ScriptRunner)
+    runner = Trials(SimpleNamespace(folder=None))
     for step, horizon in ((6, 8), (14, 28)):
-        runner.known = Known(horizon=8, origin=Origin(None, 296))
+        runner.horizon, runner.origin = 8, Origin(None, 296)
         told = {"folder": "7", "observation": {"before": 1184}, "horizon": 100}
         runner.recall([TrialResult(Outcome.FAIL, "died", step=step, attributes=told)])
         assert runner.horizon == horizon
@@ -534,9 +534,9 @@ def test_a_nearer_one_is_saved_on_the_way_from_one_that_lies_far_before(tmp_path
     again = None if nearer is None else first_run(tmp_path / "again", 1500, [saved(step, *nearer) for step in nearer])
     begun, orders = [], []
     baselines = SimpleNamespace(begin_at=begun.append, fails_once=lambda told: (orders.append(told), again)[1])
-    runner = SimpleNamespace(begin_at=lambda origin, horizon: begun.append(horizon))
+    trials = SimpleNamespace(begin_at=lambda origin, horizon: begun.append(horizon))
     study = SimpleNamespace(
-        note=None, options=Options(), folder=tmp_path, runner=runner, listener=SimpleNamespace(phase=lambda *told: None)
+        note=None, options=Options(), folder=tmp_path, trials=trials, listener=SimpleNamespace(phase=lambda *told: None)
     )
     found = [0 if one is None else one.step for one in _nearest_first(study, baselines, COSTS, None, run)]
     assert found == steps and {told.before for told in orders} <= {1500}
@@ -546,9 +546,9 @@ def test_a_nearer_one_is_saved_on_the_way_from_one_that_lies_far_before(tmp_path
 @pytest.mark.parametrize(("failed", "step", "horizon"), [(1500, 1484, 32), (1500, 1492, 24), (1500, 1400, 200)])
 def test_trials_go_on_after_the_failing_step_in_proportion(tmp_path, failed, step, horizon):
     told = []
-    runner = SimpleNamespace(begin_at=lambda origin, horizon: told.append(horizon))
+    trials = SimpleNamespace(begin_at=lambda origin, horizon: told.append(horizon))
     study = SimpleNamespace(
-        options=Options(), runner=runner, listener=SimpleNamespace(phase=lambda *told: None), folder=tmp_path
+        options=Options(), trials=trials, listener=SimpleNamespace(phase=lambda *told: None), folder=tmp_path
     )
     baselines = SimpleNamespace(begin_at=lambda origin: None)
     _begin_at(study, baselines, Origin("c", step), None, first_run(tmp_path, failed, []))

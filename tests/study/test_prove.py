@@ -36,12 +36,12 @@ def shown_late(
 
 def test_every_claim_is_run_from_step_0_and_trials_begin_at_the_checkpoint_again(tmp_path) -> None:
     study = shown_late(tmp_path)
-    assert prove(study) is None and study.answer.proven is True and study.runner.known.origin is ORIGIN
+    assert prove(study) is None and study.answer.proven is True and study.trials.origin is ORIGIN
     (note,) = study.notes
     assert note.startswith("From step 0 it is the same: fails with only") and note.count(", at step 3") == 1
-    assert [question for question, *_ in study.runner.ran] == [FAILS, WITHOUT]
-    assert all(plan.steps >= 96 and origin is None for _, plan, origin in study.runner.ran)
-    assert prove(study) is None and len(study.runner.ran) == 2  # nothing is run twice
+    assert [question for question, *_ in study.trials.ran] == [FAILS, WITHOUT]
+    assert all(plan.steps >= 96 and origin is None for _, plan, origin in study.trials.ran)
+    assert prove(study) is None and len(study.trials.ran) == 2  # nothing is run twice
 
 
 @pytest.mark.parametrize("died", [(), (FAILS, WITHOUT)])
@@ -51,13 +51,13 @@ def test_a_claim_that_is_another_from_step_0_is_said_and_searched_for_from_earli
     (note,) = study.notes
     assert ("contributes to it" in note) is (died == ())
     (rejected,) = study.state.rejected
-    assert (rejected.step, rejected.by_data, rejected.trials) == (90, False, 2) and study.runner.known.origin is None
+    assert (rejected.step, rejected.by_data, rejected.trials) == (90, False, 2) and study.trials.origin is None
 
 
 def test_where_the_budget_ends_the_answer_stands(tmp_path) -> None:
     study = shown_late(tmp_path, max_trials=1)
     assert prove(study) is None and study.answer.proven is None and study.answer.report == REPORT
-    assert len(study.runner.ran) == 1 and study.runner.known.origin is ORIGIN
+    assert len(study.trials.ran) == 1 and study.trials.origin is ORIGIN
     (note,) = study.notes
     assert note.startswith("Stopped after 1 trial") and "shown from step 90 of your run on" in note
 
@@ -65,7 +65,7 @@ def test_where_the_budget_ends_the_answer_stands(tmp_path) -> None:
 @pytest.mark.parametrize("options", [{"prove": "from-checkpoint"}, {"prove": None, "from_checkpoint": Path("c")}])
 def test_it_is_left_out(tmp_path, options: dict) -> None:
     study = shown_late(tmp_path, **options)
-    assert prove(study) is None and study.answer.proven is None and not study.runner.ran
+    assert prove(study) is None and study.answer.proven is None and not study.trials.ran
     assert len(study.notes) == ("from_checkpoint" in options)
     assert all("--prove from-start" in note for note in study.notes)
 
@@ -74,4 +74,4 @@ def test_it_is_left_out(tmp_path, options: dict) -> None:
 def test_without_a_checkpoint_or_a_cause_there_is_nothing_to_run(tmp_path, origin, report) -> None:
     study = shown_late(tmp_path, origin=origin)
     study.find(report=report)
-    assert prove(study) is None and not study.runner.ran and study.answer.report == report
+    assert prove(study) is None and not study.trials.ran and study.answer.report == report

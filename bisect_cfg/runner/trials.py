@@ -1,0 +1,196 @@
+"""The trials of a study: what they have in common, how each is planned, and what its run means.
+
+A phase that learns something of all trials (their factors, the failure under study, where they begin, how long they
+run) sets it here. `Trials` is also the `Runner` that the search asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from bisect_cfg.capture.distributions import PACKAGE, Mixtures, line_of
+from bisect_cfg.capture.settings import Settings
+from bisect_cfg.capture.target import Sides
+from bisect_cfg.common.failures.signature import Signature
+from bisect_cfg.configuration import Configuration, Outcome, equal
+from bisect_cfg.probe.protocol import Origin
+from bisect_cfg.runner.command_site import CommandSite
+from bisect_cfg.runner.environments import CannotBuild
+from bisect_cfg.runner.plan import Plan
+from bisect_cfg.runner.runs import Run, result_of
+from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.site import inside
+from bisect_cfg.runner.traces import Traces
+from bisect_cfg.runner.verdict import Observation, Standard, judge
+from bisect_cfg.store.interface import TrialRequest, TrialResult
+
+HORIZON_FACTOR = 2
+HORIZON_MARGIN = 4
+"""A trial runs for twice the steps after which the bad configuration fails, and at least four more: other settings can
+delay a failure (a warmup, a stronger clip) without being its cause."""
+
+STRETCH = 2
+"""Runs on which the answer rests go on for this many horizons: a failure that is only delayed shows itself there."""
+
+COLD_CHECK = "cold_check"
+"""Attribute of a result: what `Site.sure` says of it."""
+
+CHECKS_CONFIGS = frozenset({"trl", "transformers", "accelerate", "torch"})
+"""Packages that decide whether a training config can be built."""
+
+
+def horizon_for(step: int) -> int:
+    """Steps a trial runs when the bad configuration fails at `step` (counted from 1)."""
+    return max(HORIZON_FACTOR * step, step + HORIZON_MARGIN)
+
+
+@dataclass(frozen=True)
+class Packages:
+    """What trials with other packages need.
+
+    Attributes:
+        own: canonical name -> level, all that the user has installed.
+        mixtures: which mixtures of both environments are valid.
+        varied: whether packages are among the factors: then all trials run in environments that were built.
+    """
+
+    own: Mapping[str, str]
+    mixtures: Mixtures
+    varied: bool = True
+
+    def lines(self, levels: Mapping[str, str | None]) -> list[str]:
+        """The requirements of an environment in which these packages are not as the user has them."""
+        levels = {**self.own, **levels}
+        return [line_of(name, level) for name, level in levels.items() if level is not None]
+
+
+class Trials:
+    """See the module.
+
+    Attributes:
+        site: runs them.
+        settings: what varies; None before it is known.
+        standard: what runs are held against.
+        packages: None where no trial has packages of its own.
+        horizon: optimizer steps of a trial; None before the failure was seen. It grows when that comes later.
+        origin: where trials begin; None: at the beginning of the training.
+    """
+
+    def __init__(self, site: ScriptSite | CommandSite, settings: Settings | Sides | None = None) -> None:
+        self.site, self.settings = site, settings
+        self.standard = Standard()
+        self.packages: Packages | None = None
+        self.horizon: int | None = None
+        self.origin: Origin | None = None
+        self._outcomes: dict[tuple[str, Standard], Outcome] = {}
+
+    # ----------------------------------------------------------------------------------------------------- planning
+
+    def whole(self, plan: Plan) -> Plan:
+        """A plan with what all trials have in common."""
+        settings, configuration = self.settings, plan.configuration
+        plan = replace(plan, origin=self.origin, standard=self.standard)
+        if settings is None:
+            return plan
+        overrides = settings.overrides(configuration) if plan.overrides is None else plan.overrides
+        plan = replace(plan, overrides=overrides, requirements=self._requirements(inside(PACKAGE, overrides)))
+        if isinstance(settings, Sides):
+            return plan
+        work = settings.work(configuration) / settings.work(settings.good)
+        return replace(plan, targets=settings.targets, work=work, repeats=configuration == settings.bad)
+
+    def _requirements(self, levels: Mapping[str, str | None]) -> list[str] | None:
+        packages = self.packages
+        return packages.lines(levels) if packages is not None and (levels or packages.varied) else None
+
+    def begin_at(self, origin: Origin | None, horizon: int | None = None) -> None:
+        """From now on trials begin there (None: at step 0), and make so many steps from there."""
+        self.origin = origin
+        self.horizon = self.horizon if horizon is None else horizon
+
+    # ------------------------------------------------------------------------------------------------------ running
+
+    def train(self, plan: Plan) -> Run:
+        """Run a plan; see `Site.run`."""
+        return self.site.run(self.whole(plan))
+
+    def run(self, request: TrialRequest) -> TrialResult:
+        """Run one trial of the search, and judge it by the failure under study."""
+        steps = self.horizon and self.horizon * (STRETCH if request.purpose.proves else 1)
+        try:
+            run, check = self.site.sure(self.whole(Plan(request.number, request.configuration, steps)))
+        except CannotBuild as error:
+            return TrialResult(Outcome.UNRESOLVED, str(Signature("invalid", "", str(error))), str(error))
+        result = self.judged(run)
+        return replace(result, attributes={**result.attributes, COLD_CHECK: check}) if check else result
+
+    def interrupt(self) -> None:
+        """End the running trials; see `Site`."""
+        self.site.interrupt()
+
+    def go_on(self) -> None:
+        """Trials may start again; see `Site`."""
+        self.site.go_on()
+
+    def is_valid(self, configuration: Configuration) -> str | None:
+        """Why a configuration cannot be run, None if nothing is known against it. Trains nothing."""
+        packages, good = self.packages, self._good_packages(configuration)
+        if packages is not None and packages.varied:
+            wrong = packages.mixtures.error(lambda name: name not in good)
+            if wrong is not None:
+                return wrong
+        if isinstance(self.settings, Sides) or good & CHECKS_CONFIGS:
+            return None  # what other versions of these make of a config, a trial shows
+        return self.site.checks.error(self.settings.args_item(configuration))
+
+    def _good_packages(self, configuration: Configuration) -> set[str]:
+        """The packages that vary and are as on the good side."""
+        good = {name: level for name, level in self.settings.good.items() if name.startswith(PACKAGE)}
+        return {name.removeprefix(PACKAGE) for name, level in good.items() if equal(configuration.get(name), level)}
+
+    # ------------------------------------------------------------------------------------------------------ judging
+
+    def judged(self, run: Run) -> TrialResult:
+        """The result of a run under the failure under study."""
+        verdict = run.judged(self.standard)
+        result = result_of(run, verdict)
+        self._see(result)
+        return result
+
+    def recall(self, results: Sequence[TrialResult]) -> None:
+        """Take in, in their order, what the results of earlier passes have shown of how trials must be run, so that a
+        study that is resumed goes on as it would have."""
+        for result in results:
+            check = result.attributes.get(COLD_CHECK)
+            if check is not None:
+                self.site.see_cold(str(result.signature), check)
+            self._see(result)
+
+    def _see(self, result: TrialResult) -> None:
+        """A failure that comes later than trials used to run makes later ones longer."""
+        step = result.step if result.outcome is Outcome.FAIL else None
+        if step is not None and self.horizon and step > self.horizon:
+            self.horizon = horizon_for(step)
+
+    def classify(self, result: TrialResult, mask: int = 0, reference: TrialResult | None = None) -> Outcome:
+        """What a recorded result means by what is known now, whatever its subset; see `Runner`.
+
+        What could not be started has no observation, and in a shared storage the metric rows lie in the folder of
+        whoever ran the trial: there what was said then stands.
+        """
+        told = result.attributes.get("observation")
+        if told is None:
+            return result.outcome
+        key = result.attributes["folder"], self.standard
+        if key not in self._outcomes:
+            traces = Traces.of(self.site.folder / "trials" / key[0])
+            traces.read()
+            if told["steps"] and not traces.metrics.rows:
+                self._outcomes[key] = result.outcome
+            else:
+                seen = msgspec.convert(told, Observation)
+                self._outcomes[key] = judge(seen, traces.as_metrics, self.standard).outcome
+        return self._outcomes[key]
