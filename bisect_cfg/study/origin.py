@@ -1,8 +1,8 @@
 """Where trials begin: at the beginning of the training, or shortly before the failure.
 
 The cheapest origin is taken at which the bad configuration fails as it did and the good one trains. First the weights
-of step 0 with the data of the failing step: what fails there as well is owed to that data. Then a checkpoint; where the
-good configuration fails from it, too, the damage was done before, and an earlier one is tried; the last is the
+of step 0 with the data of the failing step: what fails there as well is caused by that data. Then a checkpoint; where
+the good configuration fails from it, too, the damage was done before, and an earlier one is tried; the last is the
 beginning.
 """
 
@@ -33,10 +33,9 @@ from bisect_cfg.runner.clean import size_of
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import horizon_for
-from bisect_cfg.runner.verdict import Observation, Verdict
 from bisect_cfg.search.search import trials_left
 from bisect_cfg.store.state import Rejected
-from bisect_cfg.study.baselines import Baselines, without_risky_defaults
+from bisect_cfg.study.baselines import without_risky_defaults
 from bisect_cfg.study.data_rows import find_rows, rows_of
 from bisect_cfg.study.environments import not_rebuilt
 from bisect_cfg.study.factors import find_factors, say_what_else_could_vary
@@ -47,16 +46,16 @@ CLAIMS = 3
 wherever trials begin."""
 
 LEAD = 4
-"""Steps before the failure that a trial makes at least: what broke the weights may have come a little before they
-showed it, and the steps before that are compared with the first run's."""
+"""Steps that a trial makes before the failing one, at least: what broke the weights may have come a little before they
+showed it, and these steps are compared with the first run's."""
 
 NEAR = 16
-"""Steps before the failure of the nearest checkpoint that trials begin at (in one of 4 steps before, late_overflow's
-weights were beyond help: no rate was a cure) and that is saved for that; and trials from any go on for as
-many after it, at least: a failure that comes a little later with other settings is still one."""
+"""Steps from the nearest checkpoint that trials begin at, and that is saved for that, to the failure: in one of 4 steps
+before, late_overflow's weights were beyond help (no rate was a cure). Trials from any checkpoint go on for as many
+after the failing step, at least: a failure that comes a little later with other settings is still one."""
 
 FAR = 2 * NEAR
-"""A checkpoint that lies farther before the failure is one to save a nearer one from."""
+"""From a checkpoint that lies farther before the failure, a nearer one is saved first."""
 
 TRIES = 4
 """So many checkpoints are tried at most, each about twice as far back as the one before."""
@@ -78,6 +77,93 @@ COMPARED = ("loss", "grad_norm", "reward")
 
 AS_FAR = 0.01
 """They are the same up to this share: a forked process may sum with another number of threads."""
+
+
+def find_baselines(study: Study) -> Status | Phase | None:
+    """Find the cheapest origin and start at which the bad configuration fails as it did and the good one passes. Where
+    the good one fails with risky defaults of the library, it is compared again without them."""
+    trials, bad_run = study.trials, study.answer.bad_run
+    again, good_run = find_origin(study, bad_run)
+    study.find(settings=study.settings, good_run=good_run)
+    if good_run is None:
+        study.find(again=tuple(again))
+        study.note(_why_never_again(study, again))
+        return Status.INCONCLUSIVE
+    outcome, safer = study.outcome_of_good(good_run), without_risky_defaults(bad_run, study.good, study.pins)
+    if outcome is Outcome.FAIL and safer and not study.spared:
+        named = ", ".join(f"{name}={value}" for name, value in safer.items())
+        study.note(f"The library's own defaults fail as well; trying a good configuration with {named}.")
+        study.spared = safer
+        return find_factors
+    if outcome is not Outcome.PASS:
+        say_what_else_could_vary(study)
+        find_rows(study)
+        return Status.BASELINE_FAILS
+    for symptom in good_run.shown.symptoms:
+        study.note(f"About the good configuration: {symptom.text}.")
+    trials.standard = trials.standard.with_usual(good_run.shown)
+    study.again = tuple(again)
+    return None
+
+
+def _why_never_again(study: Study, again: list[Run]) -> str:
+    packages = study.trials.packages
+    if packages is not None and packages.varied and again:
+        return not_rebuilt(again[-1], len(again), study.settings)
+    return (
+        f"Your configuration failed in 1 of {1 + len(again)} runs, and never again: too rarely to tell which setting "
+        "makes it fail, if a setting does. If it fails more often elsewhere, run bisect-cfg there; if later, give "
+        "--steps N."
+    )
+
+
+def find_origin(study: Study, bad_run: Run) -> tuple[list[Run], Run | None]:
+    """Find where trials begin, and how they start there; see `Baselines.find` for what it returns."""
+    origins, baselines = Origins(study, bad_run), study.baselines
+    base, step = origins.base, bad_run.shown.step_of_training
+    if base is not None and base.checkpoint is None:  # the reproduction began there
+        bad_runs, good_run = baselines.find(bad_run)
+        _say_what_does_it(study, base, bad_run, bad_runs, good_run)
+        return bad_runs, good_run
+    for one in study.state.rejected:
+        what = "the data" if one.by_data else "the checkpoint"
+        study.note(f"What was shown from {what} of step {one.step} is not so from step 0: searched for from earlier.")
+    tried = 0
+    for origin in filter(lambda one: not is_given_up(study, one), origins.by_data()):
+        again = ", with other random numbers" if origin.draw else ""
+        origins.begin_at(origin, f"seeing whether the data of step {step} does it{again}")
+        tried += 1
+        if baselines.fails_once():
+            bad_runs, good_run = baselines.find(bad_run)
+            # What the good configuration shows there as well is caused by no setting.
+            if good_run is not None and study.outcome_of_good(good_run) in (Outcome.PASS, Outcome.FAIL):
+                _say_what_does_it(study, origin, bad_run, bad_runs, good_run)
+                return bad_runs, good_run
+            break
+    began, reached = 0, ""
+    for origin in origins.nearest_first():
+        if origin is not base and is_given_up(study, origin):
+            continue
+        if reached:
+            further = "an earlier one" if origin is not base else origins.base_in_words
+            study.note(f"From the checkpoint of step {began} it {reached}; trying {further}.")
+        began = 0 if origin is None else origin.step
+        origins.begin_at(origin)
+        bad_runs, good_run = baselines.find(bad_run)
+        if good_run is not None and study.outcome_of_good(good_run) is Outcome.PASS:
+            break
+        reached = "does not fail again" if good_run is None else "fails with the good configuration, too"
+    if origin is not base:
+        _say_from_where(study, origin, base, bad_run, bad_runs)
+        if tried == DRAWS:
+            study.note(
+                f"With the weights of step 0 and the data of step {step} it does not fail ({count(tried, 'run')}): the "
+                "training before contributes to it."
+            )
+    return bad_runs, good_run
+
+
+# ------------------------------------------------------------------------------------------ where trials could begin
 
 
 @dataclass(frozen=True)
@@ -103,6 +189,209 @@ class Costs:
         return max(self.trials - CLAIMS, 0.0) * (self.of(earlier) - self.of(later, loading))
 
 
+def costs_of(study: Study, bad_run: Run) -> Costs | None:
+    """What trials take; None if the first run has made no step."""
+    seen = bad_run.seen
+    if seen.pace is None or not seen.trained:
+        return None
+    few, many = trials_left(len(study.settings.factors), some_known=False)
+    return Costs((few + many) / 2, seen.pace, study.site.starts.first.seconds)
+
+
+class Origins:
+    """Where the trials of a study could begin.
+
+    Args:
+        study: its trials begin where the first run began.
+        bad_run: the first run.
+        costs: what trials take; None: as the first run shows it.
+
+    Attributes:
+        base: where the first run began; None: at step 0.
+    """
+
+    def __init__(self, study: Study, bad_run: Run, costs: Costs | None = None) -> None:
+        self._study, self._bad_run = study, bad_run
+        self.base = study.trials.origin
+        self._costs = costs or costs_of(study, bad_run)
+        self._failing = bad_run.shown.step_of_training
+
+    @property
+    def base_in_words(self) -> str:
+        """Where trials begin if nothing better is found."""
+        return "from the beginning" if self.base is None else f"from that of step {self.base.step}"
+
+    def begin_at(self, origin: Origin | None, doing: str = "") -> None:
+        """Have the runs begin there, and say what for where it is not where the first run began."""
+        study = self._study
+        study.trials.begin_at(origin, study.options.steps or self._steps_from(origin))
+        study.baselines.begin_at(None if origin is self.base else origin)
+        if origin is not self.base:
+            study.listener.phase("origin", doing or f"seeing whether it fails from step {origin.step} on")
+
+    def by_data(self) -> Iterator[Origin]:
+        """The data shortly before the failing step, without the training that came before.
+
+        A failure that ends no run (a collapse) is one of the training, and is not looked for there. A script that goes
+        on from a checkpoint by itself has other first weights.
+        """
+        seen, planned, costs = self._bad_run.seen, self._bad_run.traces.event(PlannedSteps), self._costs
+        intake = None if planned is None else planned.intake
+        if costs is None or seen.died is None or intake is None or (self.base is None and seen.before):
+            return
+        between = intake.batches // math.gcd(intake.batches, intake.accumulated)  # steps that share completions
+        step = (self._failing - LEAD) // between * between
+        steps = self._steps_from(Origin(None, step))
+        worth_it = costs.spared(self._steps_from(self.base), steps) > DRAWS * costs.of(steps)
+        if worth_it and step > (0 if self.base is None else self.base.step):
+            for draw in range(DRAWS):
+                yield Origin(None, step, intake, self._failing, draw)
+
+    def nearest_first(self) -> Iterator[Origin | None]:
+        """The checkpoints, latest first, and `base` at the end. Where one lies far before the failure, the failing run
+        is made once from there, and saves checkpoints nearer to it."""
+        for origin in self.saved():
+            far = origin is not None and self._failing - origin.step > FAR
+            orders = own_checkpoints(self._study, self._failing) if far else None
+            if orders is not None:
+                self.begin_at(origin)
+                again = self._study.baselines.fails_once(orders)
+                for one in [] if again is None else sorted(_saved_by(again), key=lambda one: -one.step):
+                    if origin.step < one.step <= self._failing - NEAR // 2:
+                        yield Origin(one.path, one.step, one.intake, self._failing)
+            yield origin
+
+    def saved(self) -> Iterator[Origin | None]:
+        """Those of the first run's checkpoints at which trials could begin, latest first, and `base` at the end."""
+        if self._is_worth_it(self._failing - NEAR):
+            self._say_what_was_not_saved()
+            usable = [
+                one
+                for one in _saved_by(self._bad_run)
+                if one.step + NEAR <= self._failing and self._is_worth_it(one.step, one.seconds)
+            ]
+            wanted = 0  # steps before the failure
+            for one in sorted(usable, key=lambda one: -one.step)[: 4 * TRIES]:
+                if self._failing - one.step >= wanted:
+                    yield Origin(one.path, one.step, one.intake, self._failing)
+                    wanted = 2 * (self._failing - one.step)
+        yield self.base
+
+    def _say_what_was_not_saved(self) -> None:
+        none = self._bad_run.traces.event(NoCheckpoints)
+        if none is not None:
+            begin = "at step 0" if self.base is None else self.base_in_words
+            last = max((one.step for one in self._bad_run.traces.all(CheckpointSaved)), default=None)
+            what = f"no checkpoints, so that trials begin {begin}" if last is None else f"none after step {last}"
+            self._study.note(f"The first run saved {what}: {none.why}.")
+
+    def _is_worth_it(self, step: int, saving: float = 0.0) -> bool:
+        """Whether a bisection from the checkpoint of a step takes less time, also if it fails there once for nothing.
+
+        To load one is taken to last as long as to save it. One that lies far before the failure is where a nearer one
+        is made, and trials then begin there.
+        """
+        costs, failing = self._costs, self._failing
+        if costs is None:
+            return False
+        far = failing - step > FAR
+        steps = self._steps_from(Origin("", failing - NEAR if far else step))
+        looking = costs.of(steps, saving) + (costs.of(failing - step, saving) if far else 0.0)
+        spared = costs.spared(self._steps_from(self.base), steps, saving)
+        return step > self._bad_run.seen.before and spared > looking
+
+    def _steps_from(self, origin: Origin | None) -> int:
+        """The steps of a trial that begins there; None: where the first run began."""
+        steps = self._bad_run.shown.step if origin is None else max(self._failing - origin.step, 1)
+        further = NEAR if origin is not None and origin.checkpoint is not None else 0
+        return max(horizon_for(steps), steps + further)
+
+
+def _saved_by(run: Run) -> list[CheckpointSaved]:
+    """The checkpoints that a run has left."""
+    saved = run.traces.all(CheckpointSaved)
+    return [one for one in saved if one.step in saved[-1].kept]
+
+
+def is_given_up(study: Study, origin: Origin) -> bool:
+    """Whether trials begin no more at an origin: it lies no earlier than one that step 0 has contradicted."""
+    rejected = study.state.rejected
+    return any(origin.checkpoint is None or (not one.by_data and origin.step >= one.step) for one in rejected)
+
+
+def give_up_origin(study: Study, bad_run: Run) -> bool:
+    """After claims that were shown from where trials begin were contradicted from step 0: begin where the first run
+    began, and never again there.
+
+    Returns:
+        Whether there is an earlier place, for which no trial so far counts; otherwise nothing has changed.
+    """
+    trials, origin = study.trials, study.trials.origin
+    trials.begin_at(None)
+    begin_as_it_did(study, bad_run)
+    base = trials.origin
+    if base is not None and (base.checkpoint, base.step) == (origin.checkpoint, origin.step):
+        trials.begin_at(origin)
+        return False
+    numbers = 1 + max(trial.number for trial in study.store.trials())
+    study.state.rejected.append(Rejected(origin.step, origin.checkpoint is None, numbers))
+    study.state.save(study.folder)
+    return True
+
+
+# ------------------------------------------------------------------------------------------------ what is said of it
+
+
+def _say_what_does_it(study: Study, origin: Origin, bad_run: Run, bad_runs: list[Run], good_run: Run | None) -> None:
+    """Without the training before, it is the data of the failing step, or something else that comes with that step (the
+    schedule, a callback): one run with other rows in their place tells."""
+    step, trials = bad_run.shown.step_of_training, study.trials
+    failed = next((run for run in bad_runs if study.outcome_of(run) is Outcome.FAIL), None)
+    of = None if failed is None else rows_of(failed)
+    others = [] if of is None else of.others()
+    outcome = None
+    if others:
+        exchanged, question = dict(zip(of.rows, others, strict=True)), f"{EXCHANGED}-{origin.step}"
+        run = study.made(
+            Plan(question, trials.settings.bad, trials.horizon, purpose=Purpose.CHECK, exchanged=exchanged)
+        )
+        outcome = study.outcome_of(run)
+        if run.shown.step_of_training != failed.shown.step_of_training:  # there are more rows of that kind
+            outcome = Outcome.PASS
+    if outcome is Outcome.PASS:
+        row = "" if study.options.isolate_data else " (--isolate-data finds the row)"
+        what = f"with other rows in place of that step's it passes, so the data of that step does it{row}."
+    elif outcome is Outcome.FAIL:
+        what = "with other rows, too, so it is no row: look at what else comes with that step, a schedule, a callback."
+    else:
+        what = "so it is the data of that step, or what else comes with it, not the training before."
+    who, so = "It fails", f" Trials begin at the data of step {origin.step}."
+    if good_run is not None and study.outcome_of_good(good_run) is Outcome.FAIL:
+        who, so = "Your configuration and the good one both fail", " No setting that differs between them does it."
+    study.note(f"{who} with the weights of step 0 and the data of step {step}; {what}{so}")
+
+
+def _say_from_where(study: Study, origin: Origin, base: Origin | None, bad_run: Run, bad_runs: list[Run]) -> None:
+    failing = bad_run.shown.step_of_training
+    theirs = {row["step"] + bad_run.seen.before: row for row in bad_run.traces.metrics.rows}
+    again = bad_runs[-1] if bad_runs else None
+    pairs = [
+        (row.get(name), theirs.get(row["step"] + again.seen.before, {}).get(name))
+        for row in (again.traces.metrics.rows[:LEAD] if again is not None else ())
+        for name in COMPARED
+    ]
+    compared = [(a, b) for a, b in pairs if isinstance(a, (int, float)) and isinstance(b, (int, float))]
+    same = compared and all(abs(a - b) <= AS_FAR * max(abs(a), abs(b)) for a, b in compared)
+    repeats = "and show the same metrics there" if same else "and fail as it did, though with other metrics"
+    study.note(
+        f"It fails at step {failing}: trials begin at a checkpoint of step {origin.step} instead of step "
+        f"{0 if base is None else base.step}, make the {count(failing - origin.step, 'step')} from there {repeats}."
+    )
+
+
+# --------------------------------------------------------------------------------------------- the user's checkpoint
+
+
 def begin_at_checkpoint(study: Study) -> None:
     """Have all runs begin at the checkpoint that `--from-checkpoint` names, if it names one.
 
@@ -113,30 +402,24 @@ def begin_at_checkpoint(study: Study) -> None:
     if path is None:
         return
     checkpoint = read_checkpoint(path)
+    name = checkpoint.name
     study.trials.begin_at(Origin(str(checkpoint.path), checkpoint.step))
-    study.note(f"Your command goes on from step {checkpoint.step} of your run ({checkpoint.name}).")
+    study.note(f"Your command goes on from step {checkpoint.step} of your run ({name}).")
+    form = saved_in_parts(checkpoint.path)
     if checkpoint.lacks:
         study.note(
-            f"{checkpoint.name} lacks {' and '.join(checkpoint.lacks)}: that begins anew in every trial, and a failure "
-            "that comes of it may not show."
+            f"{name} lacks {' and '.join(checkpoint.lacks)}: that begins anew in every trial, and a failure that comes "
+            "of it may not show."
         )
-    form = saved_in_parts(checkpoint.path)
-    if form and not checkpoint.lacks:
-        study.note(
-            f"{checkpoint.name} was saved under {form}: without {form} a trial cannot load its optimizer's state."
-        )
+    elif form:
+        study.note(f"{name} was saved under {form}: without {form} a trial cannot load its optimizer's state.")
     theirs, ours = checkpoint.version, study.environment.get("packages", {}).get("transformers")
     if theirs and ours and theirs != ours:
-        study.note(f"{checkpoint.name} was saved by transformers {theirs}; installed is {ours}.")
+        study.note(f"{name} was saved by transformers {theirs}; installed is {ours}.")
 
 
 def begin_as_it_did(study: Study, run: Run) -> None:
-    """Where the reproduction began at a later step, all runs do: at the same rows, also if they take them otherwise.
-
-    Args:
-        study: of this pass.
-        run: the reproduction.
-    """
+    """Where the first run began at a later step, all runs do: at the same rows, also if they take them otherwise."""
     resumed = run.traces.event(Resumed)
     if resumed is not None:
         until = run.shown.step_of_training if run.shown.signature is not None else None
@@ -177,12 +460,7 @@ def check_loaded(run: Run, checkpoint: Path | None) -> None:
 
 
 def own_checkpoints(study: Study, failing: int | None) -> CheckpointOrders | None:
-    """How the first run saves checkpoints; None: it saves none.
-
-    Args:
-        study: of this pass.
-        failing: the step at which it is known to fail, if it is.
-    """
+    """How a run saves checkpoints, if it is known to fail at a step; None: it saves none."""
     options = study.options
     if options.max_disk == 0:
         return None
@@ -193,12 +471,8 @@ def own_checkpoints(study: Study, failing: int | None) -> CheckpointOrders | Non
 
 
 def remove_checkpoints(folder: Path, origin: Origin | None) -> None:
-    """At the end of a study, remove what its runs have saved.
-
-    Args:
-        folder: of the study.
-        origin: where `recommend`, which is still to come, begins its trials: that one stays; None: nothing does.
-    """
+    """At the end of a study, remove what its runs have saved, but for the checkpoint at which later runs of `recommend`
+    begin."""
     needed = None if origin is None or origin.checkpoint is None else Path(origin.checkpoint)
     for path in folder.glob(f"trials/*/{CHECKPOINTS_FOLDER}/*"):
         if path != needed:
@@ -217,279 +491,3 @@ def say_what_stays(study: Study, origin: Origin | None) -> None:
             f"The checkpoint of step {origin.step} stays in the study ({size} MiB): it is needed by "
             "recommend, and to repeat a trial by hand."
         )
-
-
-def find_baselines(study: Study) -> Status | Phase | None:
-    """Find the cheapest origin and start at which the bad configuration fails as it did and the good one passes.
-
-    Where the good one fails with risky defaults of the library, it is compared again without them.
-    """
-    trials, bad_run = study.trials, study.answer.bad_run
-    again, good_run = find_origin(study, study.baselines, bad_run)
-    study.find(settings=study.settings, good_run=good_run)
-    if good_run is None:
-        study.find(again=tuple(again))
-        study.note(_why_never_again(study, again))
-        return Status.INCONCLUSIVE
-    outcome, safer = study.outcome_of_good(good_run), without_risky_defaults(bad_run, study.good, study.pins)
-    if outcome is Outcome.FAIL and safer and not study.spared:
-        named = ", ".join(f"{name}={value}" for name, value in safer.items())
-        study.note(f"The library's own defaults fail as well; trying a good configuration with {named}.")
-        study.spared = safer
-        return find_factors
-    if outcome is not Outcome.PASS:
-        say_what_else_could_vary(study)
-        find_rows(study)
-        return Status.BASELINE_FAILS
-    for symptom in good_run.shown.symptoms:
-        study.note(f"About the good configuration: {symptom.text}.")
-    trials.standard = trials.standard.with_usual(good_run.shown)
-    study.again = tuple(again)
-    return None
-
-
-def _why_never_again(study: Study, again: list[Run]) -> str:
-    packages = study.trials.packages
-    if packages is not None and packages.varied and again:
-        return not_rebuilt(again[-1], len(again), study.settings)
-    return (
-        f"Your configuration failed in 1 of {1 + len(again)} runs, and never again: too rarely to tell which setting "
-        "makes it fail, if a setting does. If it fails more often elsewhere, run bisect-cfg there; if later, give "
-        "--steps N."
-    )
-
-
-def find_origin(study: Study, baselines: Baselines, bad_run: Run) -> tuple[list[Run], Run | None]:
-    """Find where trials begin, and how they start there; see `Baselines.find` for what it returns."""
-    base = study.trials.origin
-    if base is not None and base.checkpoint is None:  # the reproduction began there
-        bad_runs, good_run = baselines.find(bad_run)
-        _say_what_does_it(study, base, bad_run, bad_runs, good_run)
-        return bad_runs, good_run
-    costs = _costs(study, bad_run.seen)
-    for one in study.state.rejected:
-        what = "the data" if one.by_data else "the checkpoint"
-        study.note(f"What was shown from {what} of step {one.step} is not so from step 0: searched for from earlier.")
-    step, tried = bad_run.shown.step_of_training, 0
-    for origin in _origins_by_data(costs, bad_run, base):
-        if is_given_up(study, origin):
-            continue
-        again = ", with other random numbers" if origin.draw else ""
-        _begin_at(study, baselines, origin, base, bad_run, f"seeing whether the data of step {step} does it{again}")
-        tried += 1
-        if baselines.fails_once():
-            bad_runs, good_run = baselines.find(bad_run)
-            # What the good configuration shows there as well is owed to no setting.
-            if good_run is not None and study.outcome_of_good(good_run) in (Outcome.PASS, Outcome.FAIL):
-                _say_what_does_it(study, origin, bad_run, bad_runs, good_run)
-                return bad_runs, good_run
-            break
-    began, reached = 0, ""
-    for origin in _nearest_first(study, baselines, costs, base, bad_run):
-        if origin is not base and is_given_up(study, origin):
-            continue
-        if reached:
-            further = "an earlier one" if origin is not base else _named(base)
-            study.note(f"From the checkpoint of step {began} it {reached}; trying {further}.")
-        began = 0 if origin is None else origin.step
-        _begin_at(study, baselines, origin, base, bad_run)
-        bad_runs, good_run = baselines.find(bad_run)
-        if good_run is not None and study.outcome_of_good(good_run) is Outcome.PASS:
-            break
-        reached = "does not fail again" if good_run is None else "fails with the good configuration, too"
-    if origin is not base:
-        _say_from_where(study, origin, base, bad_run, bad_runs)
-        if tried == DRAWS:
-            study.note(
-                f"With the weights of step 0 and the data of step {step} it does not fail ({count(tried, 'run')}): the "
-                "training before contributes to it."
-            )
-    return bad_runs, good_run
-
-
-def is_given_up(study: Study, origin: Origin) -> bool:
-    """Whether trials begin no more at an origin: it lies no earlier than one that step 0 has contradicted."""
-    rejected = study.state.rejected
-    return any(origin.checkpoint is None or (not one.by_data and origin.step >= one.step) for one in rejected)
-
-
-def give_up_origin(study: Study, bad_run: Run) -> bool:
-    """After claims that were shown from where trials begin were contradicted from step 0: have them begin elsewhere.
-
-    Args:
-        study: of this pass; its trials then begin where the first run began.
-        bad_run: the reproduction.
-
-    Returns:
-        Whether there is an earlier place, for which no trial so far counts; otherwise nothing has changed.
-    """
-    trials, origin = study.trials, study.trials.origin
-    trials.begin_at(None)
-    begin_as_it_did(study, bad_run)
-    base = trials.origin
-    if base is not None and (base.checkpoint, base.step) == (origin.checkpoint, origin.step):
-        trials.begin_at(origin)
-        return False
-    trials = 1 + max(trial.number for trial in study.store.trials())
-    study.state.rejected.append(Rejected(origin.step, origin.checkpoint is None, trials))
-    study.state.save(study.folder)
-    return True
-
-
-def _named(base: Origin | None) -> str:
-    """Where trials begin if nothing better is found."""
-    return "from the beginning" if base is None else f"from that of step {base.step}"
-
-
-def _begin_at(
-    study: Study, baselines: Baselines, origin: Origin | None, base: Origin | None, bad_run: Run, doing: str = ""
-) -> None:
-    """Have the runs begin there, and say what for, where it is not where the first run began."""
-    study.trials.begin_at(origin, study.options.steps or _steps_from(origin, bad_run.shown))
-    baselines.begin_at(None if origin is base else origin)
-    if origin is not base:
-        study.listener.phase("origin", doing or f"seeing whether it fails from step {origin.step} on")
-
-
-def _steps_from(origin: Origin | None, shown: Verdict) -> int:
-    """The steps of a trial that begins there; None: where the first run began."""
-    steps = shown.step if origin is None else max(shown.step_of_training - origin.step, 1)
-    further = NEAR if origin is not None and origin.checkpoint is not None else 0
-    return max(horizon_for(steps), steps + further)
-
-
-def _costs(study: Study, seen: Observation) -> Costs | None:
-    """What trials take after a first run that showed this; None if it has made no step."""
-    if seen.pace is None or not seen.trained:
-        return None
-    few, many = trials_left(len(study.settings.factors), some_known=False)
-    return Costs((few + many) / 2, seen.pace, study.site.starts.first.seconds)
-
-
-def _origins_by_data(costs: Costs | None, bad_run: Run, base: Origin | None) -> Iterator[Origin]:
-    """The data shortly before the failing step, without the training that came before.
-
-    A failure that ends no run (a collapse) is one of the training, and is not looked for there. A script that goes on
-    from a checkpoint by itself has other first weights.
-    """
-    seen, planned = bad_run.seen, bad_run.traces.event(PlannedSteps)
-    intake = None if planned is None else planned.intake
-    if costs is None or seen.died is None or intake is None or (base is None and seen.before):
-        return
-    between = intake.batches // math.gcd(intake.batches, intake.accumulated)  # steps that share completions
-    failing = bad_run.shown.step_of_training
-    step = (failing - LEAD) // between * between
-    steps = _steps_from(Origin(None, step), bad_run.shown)
-    worth_it = costs.spared(_steps_from(base, bad_run.shown), steps) > DRAWS * costs.of(steps)
-    if worth_it and step > (0 if base is None else base.step):
-        for draw in range(DRAWS):
-            yield Origin(None, step, intake, failing, draw)
-
-
-def _nearest_first(
-    study: Study, baselines: Baselines, costs: Costs | None, base: Origin | None, bad_run: Run
-) -> Iterator[Origin | None]:
-    """Where trials could begin, latest first; the last is `base`, where the first run began; None is step 0.
-
-    Where one lies far before the failure, the failing run is made once from there, and saves checkpoints nearer to it.
-    """
-    failing = bad_run.shown.step_of_training
-    for origin in _origins(study, costs, bad_run, base):
-        far = origin is not None and failing - origin.step > FAR
-        orders = own_checkpoints(study, failing) if far else None
-        if orders is not None:
-            _begin_at(study, baselines, origin, base, bad_run)
-            again = baselines.fails_once(orders)
-            for one in [] if again is None else sorted(_saved(again), key=lambda one: -one.step):
-                if origin.step < one.step <= failing - NEAR // 2:
-                    yield Origin(one.path, one.step, one.intake, failing)
-        yield origin
-
-
-def _saved(run: Run) -> list[CheckpointSaved]:
-    """The checkpoints that a run has left."""
-    saved = run.traces.all(CheckpointSaved)
-    return [one for one in saved if one.step in saved[-1].kept]
-
-
-def _origins(study: Study, costs: Costs | None, bad_run: Run, base: Origin | None) -> Iterator[Origin | None]:
-    """At which of the first run's checkpoints trials could begin, latest first; the last is where that run began."""
-    failing = bad_run.shown.step_of_training
-    if costs is not None and _is_worth_it(costs, bad_run.shown, base, failing - NEAR):
-        none = bad_run.traces.event(NoCheckpoints)
-        if none is not None:
-            begin = "at step 0" if base is None else _named(base)
-            last = max((one.step for one in bad_run.traces.all(CheckpointSaved)), default=None)
-            what = f"no checkpoints, so that trials begin {begin}" if last is None else f"none after step {last}"
-            study.note(f"The first run saved {what}: {none.why}.")
-        usable = [
-            one
-            for one in _saved(bad_run)
-            if one.step + NEAR <= failing and _is_worth_it(costs, bad_run.shown, base, one.step, one.seconds)
-        ]
-        wanted = 0  # steps before the failure
-        for one in sorted(usable, key=lambda one: -one.step)[: 4 * TRIES]:
-            if failing - one.step >= wanted:
-                yield Origin(one.path, one.step, one.intake, failing)
-                wanted = 2 * (failing - one.step)
-    yield base
-
-
-def _is_worth_it(costs: Costs, shown: Verdict, base: Origin | None, step: int, saving: float = 0.0) -> bool:
-    """Whether a bisection from the checkpoint of a step takes less time, also if it fails there once for nothing.
-
-    To load one is taken to last as long as to save it. One that lies far before the failure is where a nearer one is
-    made, and trials then begin there.
-    """
-    failing = shown.step_of_training
-    far = failing - step > FAR
-    steps = _steps_from(Origin("", failing - NEAR if far else step), shown)
-    looking = costs.of(steps, saving) + (costs.of(failing - step, saving) if far else 0.0)
-    return step > shown.seen.before and costs.spared(_steps_from(base, shown), steps, saving) > looking
-
-
-def _say_what_does_it(study: Study, origin: Origin, bad_run: Run, bad_runs: list[Run], good_run: Run | None) -> None:
-    """Without the training before, it is the data of the failing step, or something else that comes with that step (the
-    schedule, a callback): one run with other rows in their place tells."""
-    step = bad_run.shown.step_of_training
-    failed = next((run for run in bad_runs if study.outcome_of(run) is Outcome.FAIL), None)
-    of = None if failed is None else rows_of(failed)
-    others = [] if of is None else of.others()
-    outcome = None
-    if others:
-        trials, exchanged = study.trials, dict(zip(of.rows, others, strict=True))
-        name = f"{EXCHANGED}-{origin.step}"
-        run = study.made(Plan(name, trials.settings.bad, trials.horizon, purpose=Purpose.CHECK, exchanged=exchanged))
-        outcome = study.outcome_of(run)
-        if run.shown.step_of_training != failed.shown.step_of_training:  # there are more rows of that kind
-            outcome = Outcome.PASS
-    if outcome is Outcome.PASS:
-        row = "" if study.options.isolate_data else " (--isolate-data finds the row)"
-        what = f"with other rows in place of that step's it passes, so the data of that step does it{row}."
-    elif outcome is Outcome.FAIL:
-        what = "with other rows, too, so it is no row: look at what else comes with that step, a schedule, a callback."
-    else:
-        what = "so it is the data of that step, or what else comes with it, not the training before."
-    both = good_run is not None and study.outcome_of_good(good_run) is Outcome.FAIL
-    who, so = ("It fails", f" Trials begin at the data of step {origin.step}.")
-    if both:
-        who, so = "Your configuration and the good one both fail", " No setting that differs between them does it."
-    study.note(f"{who} with the weights of step 0 and the data of step {step}; {what}{so}")
-
-
-def _say_from_where(study: Study, origin: Origin, base: Origin | None, bad_run: Run, bad_runs: list[Run]) -> None:
-    failing = bad_run.shown.step_of_training
-    theirs = {row["step"] + bad_run.seen.before: row for row in bad_run.traces.metrics.rows}
-    again = bad_runs[-1] if bad_runs else None
-    pairs = [
-        (row.get(name), theirs.get(row["step"] + again.seen.before, {}).get(name))
-        for row in (again.traces.metrics.rows[:LEAD] if again is not None else ())
-        for name in COMPARED
-    ]
-    told = [(a, b) for a, b in pairs if isinstance(a, (int, float)) and isinstance(b, (int, float))]
-    same = all(abs(a - b) <= AS_FAR * max(abs(a), abs(b)) for a, b in told)
-    repeats = "and show the same metrics there" if same and told else "and fail as it did, though with other metrics"
-    study.note(
-        f"It fails at step {failing}: trials begin at a checkpoint of step {origin.step} instead of step "
-        f"{0 if base is None else base.step}, make the {count(failing - origin.step, 'step')} from there {repeats}."
-    )

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from tools import slow
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Origin, OriginRefused
+from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.checkpoints import in_words, read_checkpoint, saved_in_parts
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.plan import Plan
@@ -32,10 +34,7 @@ from bisect_cfg.study.options import Options
 from bisect_cfg.study.origin import (
     FAR,
     Costs,
-    _begin_at,
-    _nearest_first,
-    _origins,
-    _origins_by_data,
+    Origins,
     _say_what_does_it,
     check_loaded,
     give_up_origin,
@@ -378,6 +377,17 @@ def test_a_folder_of_several_names_the_last(tmp_path):
 COSTS = Costs(trials=10, pace=1.0, start=6.0)
 
 
+def origins(run: Run, costs: Costs = COSTS, base: Origin | None = None, **more: object) -> Origins:
+    """Where trials could begin after this first run; `more` of its study."""
+    told = {"note": lambda text: None, "options": Options(), "listener": Listener(), **more}
+    trials = more.get("trials") or SimpleNamespace(origin=base)
+    return Origins(SimpleNamespace(**{**told, "trials": trials}), run, costs)
+
+
+def steps_of(found: Iterable[Origin | None]) -> list[int]:
+    return [0 if one is None else one.step for one in found]
+
+
 def saved(step: int, *kept: int) -> dict:
     return {
         "event": "checkpoint", "time": 1.0, "step": step, "path": f"/s/checkpoint-{step}", "seconds": 0.1,
@@ -391,8 +401,7 @@ def begun_at(tmp_path):
 
     def found(failing: int, kept: tuple[int, ...], pace: float = 1.0, start: float = 6.0) -> list[int]:
         run = first_run(tmp_path, failing, [saved(step, *[one for one in kept if one <= step]) for step in kept], pace)
-        study = SimpleNamespace(note=lambda text: None)
-        return [0 if one is None else one.step for one in _origins(study, Costs(10, pace, start), run, None)]
+        return steps_of(origins(run, Costs(10, pace, start)).saved())
 
     return found
 
@@ -438,7 +447,7 @@ def test_the_latest_is_tried_first_then_twice_as_far_back(begun_at, failing, kep
 def test_the_data_alone_is_that_of_shortly_before(tmp_path, failing, intake, step):
     intake = dict(zip(("prompts", "batches", "accumulated"), intake, strict=True))
     planned = {"event": "schedule", "time": 0.0, "max_steps": 1000, "intake": intake}
-    found = list(_origins_by_data(Costs(10, 5.0, 6.0), first_run(tmp_path, failing, [planned], pace=5.0), None))
+    found = list(origins(first_run(tmp_path, failing, [planned], pace=5.0), Costs(10, 5.0, 6.0)).by_data())
     assert [(one.checkpoint, one.step, one.draw) for one in found] == [(None, step, 0), (None, step, 1)] * bool(step)
 
 
@@ -457,7 +466,9 @@ def test_what_does_it_is_said_of_both_configurations(tmp_path, good, who, so):
     run, notes = first_run(tmp_path, 300, []), []
     outcomes = {run.folder: Outcome.FAIL, "good": good}
     outcome_of = lambda one: outcomes[one.folder]  # noqa: E731
-    study = SimpleNamespace(note=notes.append, options=Options(), outcome_of=outcome_of, outcome_of_good=outcome_of)
+    study = SimpleNamespace(
+        note=notes.append, options=Options(), outcome_of=outcome_of, outcome_of_good=outcome_of, trials=None
+    )
     _say_what_does_it(study, Origin(None, 296), run, [run], SimpleNamespace(folder="good"))
     does = "it is the data of that step, or what else comes with it, not the training before."
     assert notes == [f"{who} with the weights of step 0 and the data of step 300; so {does} {so}"]
@@ -478,8 +489,8 @@ def test_an_origin_that_step_0_contradicts_is_given_up(tmp_path):
         begun = runner.origin
         assert (begun and begun.checkpoint) == base
         assert study.state.rejected == [Rejected(1484, False, 1)] and read_state(study.folder) == study.state
-        left = [one for one in _origins(study, COSTS, run, begun) if one is begun or not is_given_up(study, one)]
-        assert [0 if one is None else one.step for one in left] == [1400, 512, begun.step if begun else 0]
+        left = [one for one in Origins(study, run, COSTS).saved() if one is begun or not is_given_up(study, one)]
+        assert steps_of(left) == [1400, 512, begun.step if begun else 0]
         if begun is not None:
             assert not give_up_origin(study, run) and runner.origin == begun
             assert len(study.state.rejected) == 1
@@ -498,7 +509,7 @@ def test_a_horizon_is_counted_from_where_trials_begin():
 def test_of_what_ends_no_run_the_data_alone_is_not_asked(tmp_path):
     planned = {"event": "schedule", "time": 0.0, "intake": {"prompts": 1, "batches": 1, "accumulated": 1}}
     ended = {"event": "train_end", "time": 1500.0, "steps": 299, "stopped": "horizon"}
-    assert not list(_origins_by_data(COSTS, first_run(tmp_path, 300, [planned, ended], exit_code=0), None))
+    assert not list(origins(first_run(tmp_path, 300, [planned, ended], exit_code=0)).by_data())
 
 
 def test_after_a_checkpoint_of_the_user_later_ones_are_tried(tmp_path):
@@ -513,10 +524,10 @@ def test_after_a_checkpoint_of_the_user_later_ones_are_tried(tmp_path):
     ]
     run = first_run(tmp_path, 1500, events, before=1000)
     assert run.shown.step == 500 and run.shown.step_of_training == 1500
-    found = list(_origins(SimpleNamespace(note=lambda text: None), COSTS, run, theirs))
-    assert [one.step for one in found] == [1484, 1400, 1000] and found[-1] is theirs
-    assert [one.step for one in _origins_by_data(COSTS, run, theirs)] == [1496, 1496]
-    assert not list(_origins_by_data(COSTS, run, None)), "a script that goes on by itself has other first weights"
+    found = list(origins(run, base=theirs).saved())
+    assert steps_of(found) == [1484, 1400, 1000] and found[-1] is theirs
+    assert steps_of(origins(run, base=theirs).by_data()) == [1496, 1496]
+    assert not list(origins(run).by_data()), "a script that goes on by itself has other first weights"
 
 
 @pytest.mark.parametrize(
@@ -534,11 +545,8 @@ def test_a_nearer_one_is_saved_on_the_way_from_one_that_lies_far_before(tmp_path
     again = None if nearer is None else first_run(tmp_path / "again", 1500, [saved(step, *nearer) for step in nearer])
     begun, orders = [], []
     baselines = SimpleNamespace(begin_at=begun.append, fails_once=lambda told: (orders.append(told), again)[1])
-    trials = SimpleNamespace(begin_at=lambda origin, horizon: begun.append(horizon))
-    study = SimpleNamespace(
-        note=None, options=Options(), folder=tmp_path, trials=trials, listener=SimpleNamespace(phase=lambda *told: None)
-    )
-    found = [0 if one is None else one.step for one in _nearest_first(study, baselines, COSTS, None, run)]
+    trials = SimpleNamespace(begin_at=lambda origin, horizon: begun.append(horizon), origin=None)
+    found = steps_of(origins(run, baselines=baselines, trials=trials, folder=tmp_path).nearest_first())
     assert found == steps and {told.before for told in orders} <= {1500}
     assert bool(begun) == (kept[-1] < 1500 - FAR)
 
@@ -546,12 +554,9 @@ def test_a_nearer_one_is_saved_on_the_way_from_one_that_lies_far_before(tmp_path
 @pytest.mark.parametrize(("failed", "step", "horizon"), [(1500, 1484, 32), (1500, 1492, 24), (1500, 1400, 200)])
 def test_trials_go_on_after_the_failing_step_in_proportion(tmp_path, failed, step, horizon):
     told = []
-    trials = SimpleNamespace(begin_at=lambda origin, horizon: told.append(horizon))
-    study = SimpleNamespace(
-        options=Options(), trials=trials, listener=SimpleNamespace(phase=lambda *told: None), folder=tmp_path
-    )
+    trials = SimpleNamespace(begin_at=lambda origin, horizon: told.append(horizon), origin=None)
     baselines = SimpleNamespace(begin_at=lambda origin: None)
-    _begin_at(study, baselines, Origin("c", step), None, first_run(tmp_path, failed, []))
+    origins(first_run(tmp_path, failed, []), trials=trials, baselines=baselines).begin_at(Origin("c", step))
     assert told == [horizon]
 
 
@@ -584,7 +589,7 @@ def test_trials_begin_at_a_checkpoint_where_that_spares_time(begun_at, failing, 
 def test_the_data_alone_is_tried_where_that_may_spare_time(tmp_path, failing, trials, pace, start, runs):
     planned = {"event": "schedule", "time": 0.0, "intake": {"prompts": 1, "batches": 1, "accumulated": 1}}
     run = first_run(tmp_path, failing, [planned], pace)
-    assert len(list(_origins_by_data(Costs(trials, pace, start), run, None))) == runs
+    assert len(list(origins(run, Costs(trials, pace, start)).by_data())) == runs
 
 
 def test_what_takes_long_to_load_is_not_loaded_for_a_few_steps():
