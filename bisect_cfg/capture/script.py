@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import glob
 import itertools
 import os
 import re
@@ -16,7 +17,9 @@ from pathlib import Path
 from bisect_cfg.capture.command import OURS, Launch, find_command, is_launcher, lacking, started_by
 from bisect_cfg.capture.mistyped import check_program
 from bisect_cfg.capture.notebook import Notebook, as_script, read_notebook
+from bisect_cfg.capture.programs import said_by
 from bisect_cfg.cells import SUFFIX, script_of
+from bisect_cfg.common.fingerprint import PATIENCE
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_text
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments, scrub
@@ -168,6 +171,14 @@ def interpreter(python: str) -> str:
     name."""
     path = os.path.abspath(shutil.which(python) or python)
     return os.path.join(os.path.dirname(path), os.path.basename(os.path.realpath(path)))
+
+
+def sites_of(python: str) -> list[str]:
+    """The folders in which an interpreter finds installed packages; none where that cannot be had."""
+    paths = sys.path
+    if interpreter(python) != interpreter(sys.executable):
+        paths = said_by([python, "-c", "import json, sys; print(json.dumps(sys.path))"], PATIENCE) or []
+    return [path for path in dict.fromkeys(paths) if any(glob.iglob(os.path.join(glob.escape(path), "*.dist-info")))]
 
 
 def find_script(target: str, arguments: Sequence[str] = (), python: str | None = None) -> Script:

@@ -12,7 +12,7 @@ import msgspec
 from bisect_cfg.configuration import Purpose, Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_json
-from bisect_cfg.probe.protocol import IN_EACH_TRAINING
+from bisect_cfg.probe.protocol import EVENTS_FILE, IN_EACH_TRAINING, Opened
 from bisect_cfg.runner.hang import Place
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.observe_command import observe_command
@@ -146,6 +146,16 @@ def load_run(study: Path, name: int | str) -> Run | None:
             "Put the file back, or start over with --restart (the old study is kept beside it).",
         )
     return Run(observe(traces, folder, ending), traces, folder, kept.horizon, kept.level, ending.costly)
+
+
+def written_by_runs(study: Path) -> set[str]:
+    """What the runs of a study folder wrote, those too during which the tool was killed."""
+    written: set[str] = set()
+    for path in (study / "trials").glob(f"*/{EVENTS_FILE}"):
+        traces = Traces.of(path.parent)
+        traces.read()
+        written |= {row.path for row in traces.all(Opened) if row.mode == "w"}
+    return written
 
 
 class Pauses:

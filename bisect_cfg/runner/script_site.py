@@ -29,7 +29,7 @@ from bisect_cfg.capture.settings import processes_in
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_json
-from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, TrialOrders, to_json
+from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, Opened, TrialOrders, to_json
 from bisect_cfg.probe.secrets import know_command
 from bisect_cfg.runner.clean import clean_folder
 from bisect_cfg.runner.fork_server import ServersByEnvironment, Starts, probe_environment
@@ -41,7 +41,6 @@ from bisect_cfg.runner.hang import (
     UNKNOWN_SECONDS,
     Patience,
 )
-from bisect_cfg.runner.inputs import Inputs
 from bisect_cfg.runner.logs import shorten
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.plan import Plan, StopRule
@@ -53,6 +52,7 @@ from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.training import Training
 from bisect_cfg.runner.validity_cache import ConfigChecks
 from bisect_cfg.runner.watch import Ending, watch
+from bisect_cfg.store.inputs import Inputs
 
 LOST_TIMES = 2
 """A run whose fork server went away, or does not come up, says nothing; it is repeated so many times, and then started
@@ -249,7 +249,7 @@ class ScriptSite(Site):
         shorten(folder / "log.txt")
         clean_folder(folder, traces.events)
         if self.inputs is not None:  # one that changed before the script was read makes this no evidence
-            self.inputs.after_run(traces)
+            self.inputs.after_run(traces.all(Opened))
             self.inputs.check()
         self._write_ending(folder, ending, horizon=plan.steps, steps=len(traces.metrics.rows), level=attempt.start)
         return Run(observe(traces, folder, ending), traces, folder, plan.steps, attempt.start, ending.costly)

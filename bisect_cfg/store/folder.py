@@ -28,12 +28,15 @@ BEGUN = ("trials", "lock", f"{STATE_FILE}.new")
 STUDIES = Path("bisect-cfg-studies")
 """Where studies lie unless --study says otherwise."""
 
+ANOTHER = "Name another folder with --study DIR."
+ANEW = "Start over with --restart (the old study is kept beside it), or name another folder with --study."
+
 
 def default_folder(target: Target) -> Path:
     """``bisect-cfg-studies/NAME`` here, or NAME-2, ... where another script has that name."""
-    base, ours = STUDIES, target.identity()
+    ours = target.identity()
     for number in range(1, 1000):
-        folder = base / (target.name if number == 1 else f"{target.name}-{number}")
+        folder = STUDIES / (target.name if number == 1 else f"{target.name}-{number}")
         state = _read(folder)
         if state is None or all(state.target[key] == ours[key] for key in ("script", "arguments")):
             return folder
@@ -58,13 +61,15 @@ def check_entries(folder: Path) -> None:
     for place in (folder, folder / "trials", folder / "server"):
         try:
             with os.scandir(place) as entries:
-                odd = [entry.path for entry in entries if not _is_ordinary(entry)]
+                odd = [
+                    entry.path
+                    for entry in entries
+                    if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False))
+                ]
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            raise InputError(
-                f"{place} cannot be read: {error.strerror}.", "Name another folder with --study DIR."
-            ) from None
+            raise InputError(f"{place} cannot be read: {error.strerror}.", ANOTHER) from None
         if odd:
             if not os.path.lexists(folder / STATE_FILE) and any(name not in BEGUN for name in os.listdir(folder)):
                 raise _not_free(folder)  # a folder like any other: its links are none of our business
@@ -73,13 +78,6 @@ def check_entries(folder: Path) -> None:
                 f"{min(odd)} is {what}; a study folder made by bisect-cfg holds no such thing.",
                 "Nothing was written. Name another folder with --study DIR, or remove it.",
             )
-
-
-def _is_ordinary(entry: os.DirEntry[str]) -> bool:
-    return entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
-
-
-ANEW = "Start over with --restart (the old study is kept beside it), or name another folder with --study."
 
 
 @dataclass(frozen=True)
@@ -134,13 +132,15 @@ def open_study(
         lock = _open_lock(folder)
     except OSError as error:
         raise InputError(
-            f"The study folder {folder} cannot be written: {error.strerror}.",
-            "Name another one with --study DIR.",
+            f"The study folder {folder} cannot be written: {error.strerror}.", "Name another one with --study DIR."
         ) from None
     with lock:
         _take(lock, folder)
         _check_ours(folder, target)  # again, as another one may have begun a study here meanwhile
-        _make_room(folder)
+        try:
+            make_folder(folder / "trials")
+        except OSError as error:
+            raise InputError(f"{folder / 'trials'} cannot be made: {error.strerror}.", ANOTHER) from None
         state = _read(folder)
         if state is None:
             gpus = sorted(set(studied.gpus))
@@ -161,31 +161,25 @@ def _open_store(folder: Path, state: State, studied: Studied) -> Store:
     Raises:
         InputError: it cannot be opened.
     """
-    address = studied.storage
+    address, name = studied.storage, studied.target.name
     try:
         if not address:
-            return Store((), sqlite_storage(folder / "study.db"), studied.target.name)
+            return Store((), sqlite_storage(folder / "study.db"), name)
         storage = open_storage(address)
         if state.storage != digest(address):
             state.storage = digest(address)
-            state.study = study_name(storage, studied.target.name, identity_of(state), studied.restart)
+            state.study = study_name(storage, name, identity_of(state), studied.restart)
             state.save(folder)
         return Store((), storage, state.study)
     except (SQLAlchemyError, ImportError) as error:
         if refused_by_machine(error):
             raise
-        if address:
-            raise cannot_open(address, error) from None
-        raise cannot_open(folder / "study.db", error, ANEW) from None
+        raise (cannot_open(address, error) if address else cannot_open(folder / "study.db", error, ANEW)) from None
 
 
 def _check_ours(folder: Path, target: Target, restart: bool = False) -> None:
-    """See, without touching anything, that a folder is free or holds a study of this script.
-
-    Args:
-        folder: of the study.
-        target: what is bisected.
-        restart: whether a study is to be put aside, so that one of an earlier version may be.
+    """See, without touching anything, that a folder is free or holds a study of this target; one of an earlier version
+    only where it is to be put aside.
 
     Raises:
         InputError: it is not.
@@ -206,15 +200,6 @@ def _check_ours(folder: Path, target: Target, restart: bool = False) -> None:
 
 def _not_free(folder: Path) -> InputError:
     return InputError(f"{folder} is not empty and holds no study.", "Name an empty or new folder with --study.")
-
-
-def _make_room(folder: Path) -> None:
-    try:
-        make_folder(folder / "trials")
-    except OSError as error:
-        raise InputError(
-            f"{folder / 'trials'} cannot be made: {error.strerror}.", "Name another folder with --study DIR."
-        ) from None
 
 
 def _open_lock(folder: Path) -> IO[str]:
@@ -269,21 +254,24 @@ def _put_aside(folder: Path, target: Target) -> None:
 def _check_unchanged(
     folder: Path, state: State, studied: Studied, store: Store, written: Callable[[Path], Iterable[str]]
 ) -> None:
+    """See that what the trials rest on is what it was. The good side may still change while there is no trial but the
+    first run.
+
+    Raises:
+        InputError: it is not.
+    """
     target = studied.target
     if changed_files(target, state):
         state.written = sorted({*state.written, *written(folder)})
     changed = changes(state, target, studied.options, studied.libraries, studied.gpus)
-    if changed and {change.name for change in changed} <= GOOD_SIDE and _only_reproduced(store):
-        state.target, state.options = target.identity(), dict(studied.options)
-        state.save(folder)
-    elif changed:
+    if not changed:
+        return
+    only_reproduced = all(trial.user_attrs.get("purpose") == Purpose.BAD_BASELINE for trial in store.trials())
+    if not only_reproduced or any(change.name not in GOOD_SIDE for change in changed):
         raise InputError(
             f"Since the study in {folder} was begun, {' and '.join(map(str, changed))} changed: its trials say nothing "
             "about the new state.",
             "Start over with --restart (the old study is kept beside it), or name another folder with --study DIR.",
         )
-
-
-def _only_reproduced(store: Store) -> bool:
-    """Whether no run but the first, of the user's own command, has been started."""
-    return all(trial.user_attrs.get("purpose") == Purpose.BAD_BASELINE for trial in store.trials())
+    state.target, state.options = target.identity(), dict(studied.options)
+    state.save(folder)

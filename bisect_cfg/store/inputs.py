@@ -1,6 +1,8 @@
 """What a study rests on, and whether that is still what it was: the target, its files, options, packages and GPUs.
 
-Trials of something else are no evidence, so a study of which something has changed is refused, never mixed.
+Trials of something else are not comparable, so a study of which something has changed is refused, never mixed; and
+before and after each trial all files and versions are compared. A look costs a `stat` a file; a file is read again only
+when its time, size or number has changed. What a run writes itself is no input.
 """
 
 from __future__ import annotations
@@ -8,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from bisect_cfg.cells import SUFFIX, code_cells
-from bisect_cfg.errors import InputError, flag_of
+from bisect_cfg.common.fingerprint import packages_of
+from bisect_cfg.errors import InputError, InputsChanged, flag_of
 from bisect_cfg.jsonfile import JsonObject, digest
+from bisect_cfg.probe.protocol import InputPlaces, Opened
 from bisect_cfg.store.state import State, TargetIdentity
 
 READ_WHOLE = 1 << 28
@@ -24,21 +29,22 @@ READ_WHOLE = 1 << 28
 SAMPLES, SAMPLE_BYTES = 64, 1 << 16
 """What is read of a larger one; its time of change counts too, so that a change elsewhere is noticed."""
 
+SOURCES_SEEN = 2000
+"""Entries of the script's folder that are looked at before the first run, breadth first: a script may lie in a home
+folder. Beyond that, a module that changes while the first run imports it goes unnoticed."""
+
+SETTLING_SECONDS = (0.1, 0.4)
+"""Pauses before a file is believed to have changed or gone: an editor that saves makes both for a moment."""
+
 GOOD_FILE = "good file"
 
 GOOD_SIDE = {GOOD_FILE, "good", "only", "except", "failure", "steps"}
-"""What may still change while there is no trial but the reproduction: it may have been mistyped, and nothing rests on
-it yet."""
+"""What may still change while there is no trial but the first run: it may have been mistyped, and nothing rests on it
+yet."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """Something that is not what it was when the study was begun.
-
-    Attributes:
-        text: what, in words.
-        name: of the option, as the study keeps it, or `GOOD_FILE`; "" for whatever else.
-    """
+class Change(NamedTuple):
+    """Something that is not what it was: in words, and by the name of its option (or `GOOD_FILE`; "" for the rest)."""
 
     text: str
     name: str = ""
@@ -60,6 +66,18 @@ class Target(Protocol):
     def name(self) -> str: ...
 
     def identity(self) -> TargetIdentity: ...
+
+
+class ReadingTarget(Target, Protocol):
+    """A script whose runs tell what they read."""
+
+    @property
+    def program(self) -> Path: ...
+
+    @property
+    def python(self) -> str: ...
+
+    def argument_files(self) -> list[str]: ...
 
 
 def hash_of(path: Path) -> str:
@@ -84,7 +102,7 @@ def hash_of(path: Path) -> str:
         return found.hexdigest()[:16]
 
 
-# ----------------------------------------------------------------------------------------------- whether it changed
+# ------------------------------------------------------------------------------------------ when a study is opened
 
 
 def check_target(folder: Path, state: State, target: Target) -> None:
@@ -109,11 +127,7 @@ def check_target(folder: Path, state: State, target: Target) -> None:
 
 
 def changes(
-    state: State,
-    target: Target,
-    options: JsonObject,
-    libraries: Mapping[str, str | None],
-    gpus: Sequence[str],
+    state: State, target: Target, options: JsonObject, libraries: Mapping[str, str | None], gpus: Sequence[str]
 ) -> list[Change]:
     """What is not what it was."""
     theirs, ours = state.target, target.identity()
@@ -167,6 +181,149 @@ def changed_versions(state: State, packages: Mapping[str, str | None]) -> list[s
     ]
 
 
+# ---------------------------------------------------------------------------------------------------- around each run
+
+Stamp = tuple[int, int, int]
+
+
+def stamp_of(path: str | Path) -> Stamp | None:
+    """What changes when a file is written or replaced; None if it is not there."""
+    try:
+        known = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return known.st_mtime_ns, known.st_size, known.st_ino
+
+
+class Inputs:
+    """What the runs of one script read. Thread-safe.
+
+    Args:
+        script: the target.
+        folder: of the study.
+        state: of the study; what is learned of the inputs is kept there.
+        sites: folders in which its interpreter finds installed packages.
+    """
+
+    def __init__(self, script: ReadingTarget, folder: Path, state: State, sites: Sequence[str]) -> None:
+        self._script, self._folder, self._state, self._sites = script, folder, state, sites
+        self._lock = threading.Lock()
+        self._stamps: dict[str, Stamp | None] = {}  # of files whose hash is known to be right
+        self._beside = os.path.dirname(os.path.abspath(script.path))
+        self._sources = {} if state.modules is not None else dict(_sources(self._beside))
+        self._site_stamps = [stamp_of(site) for site in sites]
+
+    def to_note(self) -> InputPlaces:
+        """Where the probe looks which files a run opens."""
+        folders = sorted({self._beside, os.getcwd()})
+        return InputPlaces(folders, [os.path.abspath(name) for name in self._script.argument_files()])
+
+    def check(self) -> None:
+        """See that nothing has changed.
+
+        Raises:
+            InputsChanged: something has; it says what.
+        """
+        with self._lock:
+            files = files_of(self._script, self._state)
+            changed = [path for path, was in files.items() if self._differs(path, was)] + self._other_versions()
+        if changed:
+            _stop(changed)
+
+    def after_run(self, opened: Sequence[Opened]) -> None:
+        """Learn from a run that is over which modules and files beside the script it read, and which it wrote.
+
+        Raises:
+            InputsChanged: one of the modules changed while the first run went on.
+        """
+        with self._lock:
+            state = self._state
+            first = state.modules is None
+            written = set(state.written)
+            news = {row.path for row in opened if row.mode == "w"} - written
+            written |= news
+            ours = {*written, str(self._script.program)}  # a notebook's script; the notebook is compared itself
+            imported = {row.path: row.stamp for row in opened if row.mode == "m" and row.path not in ours}
+            changed = [path for path in imported if first and self._sources.get(path, stamp_of(path)) != stamp_of(path)]
+            changed += [path for path, stamp in imported.items() if stamp is None or tuple(stamp) != stamp_of(path)]
+            later: dict[str, str] = {}
+            if not changed:
+                known = {os.path.abspath(path) for path in files_of(self._script, state)}
+                later = self._hashes(path for path in imported if path not in known)
+                if first:
+                    read = [row for row in opened if row.mode == "r" and row.path not in known | written]
+                    state.modules, state.read = later, self._hashes(self._untouched(read))
+                else:
+                    state.later_modules |= later
+            state.written = sorted(written)
+            if first or later or news:
+                state.save(self._folder)
+        if changed:
+            _stop(changed)
+
+    def _untouched(self, read: Iterable[Opened]) -> Iterator[str]:
+        """Files that a run has read and that nothing has touched since; what lies in the study is ours."""
+        study = os.path.join(self._folder, "")
+        for row in read:
+            stamp = stamp_of(row.path)
+            if not row.path.startswith(study) and stamp is not None and list(stamp) == row.stamp:
+                yield row.path
+
+    def _hashes(self, paths: Iterable[str]) -> dict[str, str]:
+        found = {}
+        for path in paths:
+            stamp = stamp_of(path)
+            with contextlib.suppress(OSError):  # gone again: then it is no input of the next trial
+                found[path] = hash_of(Path(path))
+                self._stamps[path] = stamp
+        return found
+
+    def _differs(self, path: str, was: str) -> bool:
+        stamp = stamp_of(path)
+        if stamp is not None and stamp == self._stamps.get(path):
+            return False
+        for pause in (*SETTLING_SECONDS, 0.0):
+            stamp = stamp_of(path)
+            with contextlib.suppress(OSError):
+                if hash_of(Path(path)) == was:
+                    self._stamps[path] = stamp
+                    return False
+            time.sleep(pause)
+        return True
+
+    def _other_versions(self) -> list[str]:
+        """Packages that are not what they were; asked only when a folder of packages has changed."""
+        stamps = [stamp_of(site) for site in self._sites]
+        changed = [] if stamps == self._site_stamps else changed_versions(self._state, packages_of(self._script.python))
+        if not changed:
+            self._site_stamps = stamps
+        return changed
+
+
+def _stop(changed: list[str]) -> NoReturn:
+    what = " and ".join(changed)
+    raise InputsChanged(
+        f"{what} changed while the trials ran: further trials would not be comparable.",
+        "Every trial so far is kept. Put it back as it was and run the same command again to continue, or start "
+        "over with --restart (the old study is kept beside it).",
+    )
+
+
+def _sources(folder: str) -> Iterator[tuple[str, Stamp | None]]:
+    """The Python files in a folder and below, as they are before the first run."""
+    seen, folders = 0, [folder]
+    for place in folders:
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                seen += 1
+                if seen > SOURCES_SEEN:
+                    return
+                if entry.name.endswith(".py"):
+                    yield entry.path, stamp_of(entry.path)
+                elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                    folders.append(entry.path)
+
+
 # ---------------------------------------------------------------------------------------------------- in a storage
 
 
@@ -186,13 +343,8 @@ def identity_of(state: State) -> JsonObject:
 
 
 def found_in_first_run(state: State, failure: str, factors: JsonObject) -> JsonObject:
-    """The same of what the first run has shown: what the script imports and reads, how it fails, what varies.
-
-    Args:
-        state: of the study.
-        failure: the signature under study.
-        factors: name -> good and bad value.
-    """
+    """The same of what the first run has shown: what the script imports and reads, how it fails (the signature), what
+    varies (name -> good and bad value)."""
     beside, files = os.path.dirname(state.target["script"]), {**(state.modules or {}), **state.read}
     return {
         "files read": digest({os.path.relpath(path, beside): was for path, was in files.items()}),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bisect_cfg.capture.distributions import PACKAGE, read_packages
 from bisect_cfg.capture.names import parse_pins, read_good
-from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.script import Script, sites_of
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.common.types import Fingerprint
@@ -26,10 +26,11 @@ from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.runner.command_site import CommandSite
-from bisect_cfg.runner.inputs import Inputs, written_by_runs
+from bisect_cfg.runner.runs import written_by_runs
 from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.store.folder import Studied, open_study
+from bisect_cfg.store.inputs import Inputs
 from bisect_cfg.study import command
 from bisect_cfg.study.baselines import Baselines
 from bisect_cfg.study.data_rows import find_rows
@@ -87,7 +88,7 @@ def bisect(
         begun(folder)
         with _written(target, folder) as target, _trials_of(target, options, listener, folder) as trials:
             if isinstance(target, Script):
-                trials.site.inputs = Inputs(target, folder, state)
+                trials.site.inputs = Inputs(target, folder, state, sites_of(target.python))
             study = Study(target, options, listener, folder, state, store, trials, environment, wanted)
             try:
                 answer = _answer_of(study)

@@ -21,11 +21,11 @@ from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.probe.protocol import Opened
 from bisect_cfg.runner.hang import Patience
-from bisect_cfg.runner.inputs import Inputs
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.trials import Trials
+from bisect_cfg.store.inputs import Inputs
 from bisect_cfg.store.state import State
 
 SCRIPT = """
@@ -171,7 +171,7 @@ def test_its_modules_are_heard_whenever_they_are_imported(folder, way):
         (folder / name).write_text("")
     script = Script(folder / "train.py", (way,))
     state = State({**script.identity(), "files": {}}, {})
-    run = train(folder, way, "heard", Inputs(script, folder / "study", state), **{"args.bf16": False})
+    run = train(folder, way, "heard", Inputs(script, folder / "study", state, ()), **{"args.bf16": False})
     heard = [Path(row.path).name for row in run.traces.all(Opened) if row.mode == "m"]
     assert {"train.py", "early.py", "late.py"} <= set(heard) <= {"train.py", "early.py", "late.py", "sitecustomize.py"}
     assert {str(folder / "early.py"), str(folder / "late.py")} <= set(state.modules)
