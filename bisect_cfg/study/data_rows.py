@@ -26,32 +26,28 @@ SPACE = "rows"
 """The space that is searched here, and the question of the run that shows which rows the failing step takes."""
 
 
-def rows_of(run: Run, step: int | None = None) -> RowsOfStep | None:
-    """The rows that the failing step of a run has taken, in all its processes; None if they were not noted.
-
-    Args:
-        run: that failed.
-        step: of the training; None: the one at which it failed.
-    """
-    step = (run.shown.step or 0) + run.seen.before if step is None else step
+def rows_of(run: Run) -> RowsOfStep | None:
+    """The rows that the failing step of a run has taken, in all its processes; None if they were not noted."""
+    step = (run.shown.step or 0) + run.seen.before
     traces = [run.traces, *(rank.traces for rank in ranks_of(run.traces))]
-    told = [event for one in traces for event in one.all(StepRows)]
+    events = [event for one in traces for event in one.all(StepRows)]
     lengths: dict[int, int | None] = {}
-    for event in told:
+    for event in events:
         if event.step == step:
             lengths.update(zip(event.rows, event.characters, strict=False))
     if not lengths:
         return None
-    healthy = dict.fromkeys(row for event in told if event.step < step for row in event.rows)
-    return RowsOfStep(step, tuple(lengths), tuple(lengths.values()), tuple(healthy), told[-1].total)
+    healthy = dict.fromkeys(row for event in events if event.step < step for row in event.rows)
+    return RowsOfStep(step, tuple(lengths), tuple(lengths.values()), tuple(healthy), events[-1].total)
 
 
-class _Rows:
-    """Runs a trial in which some rows are exchanged; a `Runner`."""
+class _ExchangedRows:
+    """Runs trials in which some rows are exchanged; a `Runner`."""
 
     def __init__(self, trials: Trials, configuration: Configuration) -> None:
         self._trials, self._configuration = trials, configuration
-        self.interrupt, self.go_on, self.classify = trials.interrupt, trials.go_on, trials.classify
+        self.judged, self.classify = trials.judged, trials.classify
+        self.interrupt, self.go_on = trials.interrupt, trials.go_on
 
     def run(self, request: TrialRequest) -> TrialResult:
         """Train with the rows that a configuration names: row -> row in its place."""
@@ -63,10 +59,6 @@ class _Rows:
         wanted = {row: other for row, other in exchanged.items() if row != other}
         return Plan(name, self._configuration, self._trials.horizon, purpose=Purpose.CHECK, exchanged=wanted)
 
-    def judged(self, run: Run) -> TrialResult:
-        """What it says."""
-        return self._trials.judged(run)
-
     def is_valid(self, configuration: Configuration) -> str | None:
         """Any row may be exchanged."""
         return None
@@ -77,17 +69,16 @@ def find_rows(study: Study) -> None:
 
     Trials begin where they did before. Where the good configuration fails, too, all settings are the user's.
     """
-    report = study.answer.report
+    report, settings = study.answer.report, study.settings
     if not study.options.isolate_data or (report is not None and not report.causes):
         return
-    settings = study.settings
     named, configuration = None, settings.bad
     if report is not None and report.causes[0].evidence.fails.subset is not None:
         named = tuple(sorted(report.causes[0].evidence.fails.subset))
         configuration = configuration_of(named, settings.good, settings.bad)
     study.listener.phase(SPACE, "seeing which rows of the dataset the failing step takes")
-    rows = _Rows(study.trials, configuration)
-    run = study.before(SPACE) or study.train(rows.plan(SPACE, {}), limited=False)
+    rows = _ExchangedRows(study.trials, configuration)
+    run = study.made(rows.plan(SPACE, {}), limited=False)
     if study.outcome_of(run) is not Outcome.FAIL:
         study.note("It was run once more to record its rows and did not fail, so no row was looked for.")
         return
@@ -104,9 +95,9 @@ def find_rows(study: Study) -> None:
 
 
 def _searched(
-    study: Study, rows: _Rows, run: Run, of: RowsOfStep, others: Sequence[int], named: tuple[str, ...] | None
+    study: Study, rows: _ExchangedRows, run: Run, of: RowsOfStep, others: Sequence[int], named: tuple[str, ...] | None
 ) -> FoundRows:
-    """The search over them."""
+    """What the search over them finds."""
     exchanged = dict(zip(of.rows, others, strict=True))
     bisection = Bisection(
         {name_of(row): other for row, other in exchanged.items()},
@@ -122,14 +113,13 @@ def _searched(
     bisection.add({name_of(row): row for row in of.rows}, rows.judged(run), Purpose.BAD_BASELINE)
     report = bisection.run()
     found = FoundRows(of, (), exchanged, named, len(report.rows), report.complete)
+    note = ""
     if report.status == Status.BASELINE_FAILS:
-        return replace(
-            found, others=None,
-            note=f"With other rows in place of those of step {of.step} it fails as well: "
-            "it is not the rows of that step.",
-        )  # fmt: skip
-    if not report.causes:
-        return replace(found, others=None, note=f"No row of step {of.step} could be proven to be at fault.")
+        note = f"With other rows in place of those of step {of.step} it fails as well: it is not the rows of that step."
+    elif not report.causes:
+        note = f"No row of step {of.step} could be proven to be at fault."
+    if note:
+        return replace(found, others=None, note=note)
     guilty = tuple(tuple(sorted(map(row_of, cause.parameters))) for cause in report.causes)
     kept = {row: exchanged[row] for rows_of_cause in guilty for row in rows_of_cause}
     return replace(found, guilty=guilty, others=kept)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Status, configuration_of
-from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.reports.text import count, duration, since
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.trials import horizon_for
@@ -28,7 +27,7 @@ class _Proof:
     Its steps may take more or less data than the user's: it comes to the failing data where the trials did that the
     claim rests on."""
 
-    name: str
+    question: str
     configuration: Configuration
     expected: Outcome
     what: str
@@ -61,12 +60,7 @@ def _proven(study: Study) -> bool | None:
     origin, horizon = trials.origin, trials.horizon
     if origin is None or not report.causes or options.prove == LEFT_OUT:
         return None
-    seconds_of = {row.number: row.seconds for row in report.rows}
-    proofs = [
-        proof
-        for number, cause in enumerate(report.causes, 1)
-        for proof in _proofs(study, number, cause, study.answer.details, seconds_of)
-    ]
+    proofs = [proof for number, cause in enumerate(report.causes, 1) for proof in _proofs(study, number, cause)]
     seconds = sum(proof.seconds for proof in proofs)
     if options.prove != ASKED and (options.from_checkpoint is not None or seconds > report.seconds):
         study.note(
@@ -83,13 +77,13 @@ def _proven(study: Study) -> bool | None:
         return None
     finally:
         trials.begin_at(origin, horizon)
-    same = all(agrees for agrees, _ in shown)
-    if same:
+    if all(agrees for agrees, _ in shown):
         study.note(f"From step 0 it is the same: {'; '.join(text for _, text in shown)}.")
+        return True
     for agrees, text in shown:
         if not agrees:
             study.note(text)
-    return same
+    return False
 
 
 def _always_showed(report: Report) -> bool:
@@ -101,12 +95,10 @@ def _always_showed(report: Report) -> bool:
     )
 
 
-def _proofs(
-    study: Study, number: int, cause: Cause, details: Mapping[int, JsonObject], seconds_of: Mapping[int, float]
-) -> Iterator[_Proof]:
-    settings = study.settings
-    turns = len(study.state.rejected)
-    again = f"-again-{turns}" if turns else ""
+def _proofs(study: Study, number: int, cause: Cause) -> Iterator[_Proof]:
+    settings, details, rejected = study.settings, study.answer.details, len(study.state.rejected)
+    seconds_of = {row.number: row.seconds for row in study.answer.report.rows}
+    again = f"-again-{rejected}" if rejected else ""
     claims = [("", cause.evidence.fails, Outcome.FAIL, f"fails with only {', '.join(cause.parameters)} changed")]
     claims += [
         (f"-without-{name}", claim, Outcome.PASS, f"passes without {name}")
@@ -116,22 +108,24 @@ def _proofs(
         if claim.subset is None or not claim.trials:
             continue
         configuration = configuration_of(claim.subset, settings.good, settings.bad)
-        made = [(seen["before"], seen["steps"], n) for n in claim.trials if (seen := details[n]["observation"])]
-        reached = max(before + steps for before, steps, _ in made) + (expected is Outcome.FAIL)
-        pace = sum(seconds_of[trial] for *_, trial in made) / max(sum(steps for _, steps, _ in made), 1)
+        made = [(seen["before"], seen["steps"]) for n in claim.trials if (seen := details[n]["observation"])]
+        reached = max(before + steps for before, steps in made) + (expected is Outcome.FAIL)
+        pace = sum(seconds_of[trial] for trial in claim.trials) / max(sum(steps for _, steps in made), 1)
         limit = horizon_for(reached) if expected is Outcome.FAIL else reached
         yield _Proof(f"proof-{number}{suffix}{again}", configuration, expected, what, limit, reached * pace)
 
 
 def _shown(study: Study, proof: _Proof) -> tuple[bool, str]:
     """Whether a run from step 0 shows what the trials from later on did, and what it shows."""
-    run = study.made(Plan(proof.name, proof.configuration, proof.steps, purpose=Purpose.CHECK))
-    verdict = study.verdict_of(run)
+    run = study.made(Plan(proof.question, proof.configuration, proof.steps, purpose=Purpose.CHECK))
+    verdict, fails = study.verdict_of(run), proof.expected is Outcome.FAIL
     if verdict.outcome is proof.expected:
-        return True, proof.what + (f", at step {run.shown.step}" if proof.expected is Outcome.FAIL else "")
-    if proof.expected is Outcome.FAIL:
-        return False, (
-            f"From step 0 the run that {proof.what} from later on does not fail in "
-            f"{count(run.seen.steps, 'step')}: the training before, with your other settings, contributes to it."
+        return True, proof.what + (f", at step {run.shown.step}" if fails else "")
+    what = f"From step 0 the run that {proof.what} from later on"
+    if fails:
+        steps = count(run.seen.steps, "step")
+        return (
+            False,
+            f"{what} does not fail in {steps}: the training before, with your other settings, contributes to it.",
         )
-    return False, f"From step 0 the run that {proof.what} from later on shows {verdict.signature}."
+    return False, f"{what} shows {verdict.signature}."
