@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
@@ -28,10 +27,3 @@ class Engine(Protocol[Asked_contra, Result_co]):
     def close(self) -> None:
         """No trial begins any more; those that run have been ended by now."""
         ...
-
-
-def in_place(run: Callable[[Asked], Result], asked: Asked) -> Future[Result]:
-    """Run a trial here and now. What it raises comes up at once: Ctrl-C arrives in this thread."""
-    future: Future[Result] = Future()
-    future.set_result(run(asked))
-    return future

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic
 
-from bisect_cfg.engines.engine import Asked, Result, in_place
+from bisect_cfg.engines.engine import Asked, Result
 
 
 class LocalEngine(Generic[Asked, Result]):
@@ -29,3 +29,10 @@ class LocalEngine(Generic[Asked, Result]):
         """Wait for the threads, whose trials have been ended."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+
+
+def in_place(run: Callable[[Asked], Result], asked: Asked) -> Future[Result]:
+    """Run a trial here and now. What it raises comes up at once: Ctrl-C arrives in this thread."""
+    future: Future[Result] = Future()
+    future.set_result(run(asked))
+    return future

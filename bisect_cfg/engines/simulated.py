@@ -6,7 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic
 
-from bisect_cfg.engines.engine import Asked, Result, in_place
+from bisect_cfg.engines.engine import Asked, Result
+from bisect_cfg.engines.local import in_place
 
 
 class SimulatedEngine(Generic[Asked, Result]):

@@ -4,15 +4,6 @@ from bisect_cfg.search.problem import Ask, Conclusion, Done, FoundCause, Problem
 from bisect_cfg.search.search import look, next_question
 
 __all__ = [
-    "Ask",
-    "SubsetClaim",
-    "Conclusion",
-    "Done",
-    "FoundCause",
-    "Problem",
-    "Record",
-    "State",
-    "Wait",
-    "look",
+    "Ask", "Conclusion", "Done", "FoundCause", "Problem", "Record", "State", "SubsetClaim", "Wait", "look",
     "next_question",
-]
+]  # fmt: skip

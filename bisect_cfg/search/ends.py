@@ -6,9 +6,8 @@ Everything else is built on these two, so they are run first, and again where th
 from __future__ import annotations
 
 from bisect_cfg.configuration import Outcome, Purpose, Status
-from bisect_cfg.search.counts import Counts
-from bisect_cfg.search.problem import Ask, Conclusion, Done, Problem, Question, Record, Wait
-from bisect_cfg.search.validity import ENOUGH_TRIES
+from bisect_cfg.search.case import ENOUGH_TRIES
+from bisect_cfg.search.problem import Ask, Conclusion, Counts, Done, Problem, Question, Record, Wait
 
 AGAIN = 6
 """So often the bad configuration is run again to see it fail a second time. A failure that shows in three runs of ten

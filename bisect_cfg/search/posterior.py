@@ -22,8 +22,7 @@ from math import comb, exp, log
 import numpy as np
 
 from bisect_cfg.search.candidates import EXPECTED_CAUSES, Candidates, candidates, share_of
-from bisect_cfg.search.counts import Counts
-from bisect_cfg.search.problem import DIGITS, FoundCause, Problem, bits, holds, mask_of
+from bisect_cfg.search.problem import DIGITS, Counts, FoundCause, Problem, bits, holds, mask_of
 
 GRID = np.array([1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
 """Failure probabilities considered. Below .2 a failure can hardly be called the one of this configuration."""

@@ -255,3 +255,106 @@ class Problem:
             return f"{does} {self.show(mask)} {what}?"
         whose = self.show(mask) if mask.bit_count() > 1 else "it"
         return f"{does} {whose} {what} without {self.names[without]}?"
+
+
+# -------------------------------------------------------------------------------------------------------- what was seen
+
+# The records, counted: what each subset was seen to do.
+#
+# A FAIL says that a cause lies inside the subset, a PASS that none does (or, if the failure is flaky, that none
+# showed), UNRESOLVED that this subset cannot be asked. A running trial is an outcome not known yet.
+
+
+@dataclass
+class Count:
+    """What one subset was seen to do, and the traces of those of its failing runs that have one."""
+
+    fails: int = 0
+    passes: int = 0
+    unresolved: int = 0
+    running: int = 0
+    traces: list[str] = field(default_factory=list)
+
+    @property
+    def runs(self) -> int:
+        """Runs that said something."""
+        return self.fails + self.passes
+
+
+class Counts:
+    """The records of a study by subset.
+
+    `contradictory` is True once a run passed although a run of the same or a smaller subset failed: then the
+    failure is random, or a setting hides it. `random` is True once one subset has done both: then nothing hides it.
+    `repeatable` is True once two failing runs of one subset have the same trace, as long as no two have different ones
+    and the failure is not `random`: then a run likely does the same at every start.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.records = tuple(records)
+        self.by_subset: dict[int, Count] = {}
+        for record in self.records:
+            count = self.by_subset.setdefault(record.subset, Count())
+            if record.outcome is None:
+                count.running += 1
+            elif record.outcome is Outcome.FAIL:
+                count.fails += 1
+                count.traces += [record.trace] if record.trace else []
+            elif record.outcome is Outcome.PASS:
+                count.passes += 1
+            else:
+                count.unresolved += 1
+        self.failed = [mask for mask, count in self.by_subset.items() if count.fails]
+        self.passed = [mask for mask, count in self.by_subset.items() if count.passes]
+        self.running = [mask for mask, count in self.by_subset.items() if count.running]
+        self.unresolved = [mask for mask, c in self.by_subset.items() if c.unresolved and not c.runs]
+
+        self.random = any(count.fails and count.passes for count in self.by_subset.values())
+        self.contradictory = any(holds(mask, filter(None, self.failed)) for mask in self.passed)
+        traces = [count.traces for count in self.by_subset.values()]
+        alike = any(len(one) > 1 for one in traces) and all(len({*one}) < 2 for one in traces)
+        self.repeatable = alike and not self.random
+
+    def of(self, mask: int) -> Count:
+        """The count of one subset, zeros if it never ran."""
+        return self.by_subset.get(mask, Count())
+
+    def claim(self, mask: int, expected: Outcome, note: str = "") -> SubsetClaim:
+        """What was seen of the claim that `mask` has the expected outcome."""
+        said, count = (Outcome.PASS, Outcome.FAIL), self.of(mask)
+        numbers = tuple(r.number for r in self.records if r.subset == mask and r.outcome in said)
+        seen = count.fails if expected is Outcome.FAIL else count.passes
+        return SubsetClaim(mask, expected, seen, count.runs, numbers, note)
+
+
+# ------------------------------------------------------------------------------------------------- minimal hitting sets
+
+# Minimal hitting sets: the corrections that go with a list of causes.
+#
+# A correction resets at least one factor of every cause. Minimal corrections and causes are each other's
+# minimal hitting sets (Reiter 1987), which is what makes the certificate of completeness possible.
+
+
+MAX_HITTING_SETS = 4096
+"""Ten disjoint triples have 59049 corrections; no one can test or read that many. Past this we keep the
+smallest."""
+
+
+def minimal_hitting_sets(causes: Iterable[int]) -> list[int]:
+    """All inclusion-minimal sets that meet every cause, by Berge's multiplication; `[0]` for no causes."""
+    current = [0]
+    for cause in sorted(causes, key=int.bit_count):
+        hit = [mask for mask in current if mask & cause]
+        grown = {mask | 1 << i for mask in current if not mask & cause for i in bits(cause)}
+        kept = [mask for mask in grown if not holds(mask, hit)]
+        current = sorted(hit + minimal(kept), key=by_size)[:MAX_HITTING_SETS]
+    return current
+
+
+def minimal(masks: Iterable[int]) -> list[int]:
+    """The inclusion-minimal ones among the masks."""
+    result: list[int] = []
+    for mask in sorted(set(masks), key=int.bit_count):
+        if not holds(mask, result):
+            result.append(mask)
+    return result

@@ -8,13 +8,13 @@ other way is left out once, to see that the run still fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import log
 
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search.case import Case
-from bisect_cfg.search.problem import Ask, FoundCause, SubsetClaim, bits, by_size, holds, mask_of
+from bisect_cfg.search.problem import Ask, FoundCause, Problem, Record, SubsetClaim, bits, by_size, holds, mask_of
 
 CANNOT = "no configuration without it can be valid"
 
@@ -184,3 +184,136 @@ def split(case: Case, witness: int, known: tuple[int, ...] = ()) -> int:
     leave together stay parameters; `prove` then reports them as inseparable.
     """
     return witness & ~_bound(case, witness, witness, known) or witness
+
+
+# ------------------------------------------------------------------------------------------------------ without weights
+
+# The plain algorithm that the search falls back to, replayed against the records.
+#
+# It asks `run(subset)` for an outcome. Known outcomes are looked up; the first unknown one stops the algorithm and
+# becomes the next question. Replaying from the start each time costs nothing beside a training run and keeps it as
+# stateless as the rest of the search.
+
+
+class Needed(Exception):
+    """The replay reached a subset that was never run."""
+
+    def __init__(self, ask: Ask) -> None:
+        super().__init__(ask)
+        self.ask = ask
+
+
+Test = Callable[[int, str], bool]
+
+
+def replay(case: Case, pool: int, plain: bool) -> Test:
+    """A `run(subset, reason) -> failed` that answers from the records, or raises `Needed`.
+
+    A FAIL counts whatever else happened; what cannot be valid, even with companions from `pool`, did not
+    fail. With `plain`, neither did what ended in another failure; no companions are looked for to avoid that.
+    """
+    counts = case.counts
+
+    def run(mask: int, reason: str) -> bool:
+        if counts.of(mask).runs:
+            return counts.of(mask).fails > 0
+        for known in counts.by_subset:
+            if known & mask == mask and counts.of(known).passes and not counts.of(known).fails:
+                return False
+        extra = None if plain and mask in counts.unresolved else case.validity.companions(mask, pool)
+        if extra is None:
+            return False
+        if counts.of(mask | extra).runs:
+            return counts.of(mask | extra).fails > 0
+        raise Needed(Ask(mask | extra, extra, Purpose.SEARCH, reason))
+
+    return run
+
+
+def growing_prefix(problem: Problem, run: Test, inside: int) -> int:
+    """Binary search for the shortest failing prefix; its last factor is in a cause; repeat with that one set."""
+    found, rest = 0, list(bits(inside))
+    while not found or not run(found, problem.ask(found, "alone fail")):
+        low, high = 0, len(rest)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if run(found | mask_of(rest[:middle]), f"Is a cause among {middle} of {len(rest)} suspects?"):
+                high = middle
+            else:
+                low = middle
+        if not rest:
+            break
+        found |= 1 << rest[high - 1]
+        rest = rest[: high - 1]
+    return found
+
+
+# -------------------------------------------------------------------------------------------------------------- masking
+
+# Settings that hide a failure.
+#
+# If a run passed although it holds a cause that fails alone, then either the failure is random or something
+# else in that run hides it. Repeating both tells: a random failure soon gives two outcomes for one subset, a
+# hidden one never. Once it is established that the failure is hidden, the least that hides it is narrowed
+# down by bisection, and the runs it spoiled are left out of the reckoning, which otherwise would take the
+# failure for a rare one.
+
+
+REPEATS = 3
+"""How often the cause must have failed, and the larger subset passed, without one exception. At a failure
+rate of one half this would happen once in 64 times."""
+
+
+@dataclass(frozen=True)
+class Masked:
+    """`setting` hides the failure that `cause` shows alone."""
+
+    setting: int
+    cause: int
+
+    def spoils(self, record: Record) -> bool:
+        """Whether this run passed only because the failure was hidden."""
+        both = self.setting | self.cause
+        return record.outcome is Outcome.PASS and record.subset & both == both
+
+
+def look_for_masking(case: Case, causes: Iterable[FoundCause]) -> Ask | list[Masked]:
+    """The settings that hide one of the causes, or the run that is needed to tell.
+
+    An empty list where nothing suggests it: no cause passed inside a larger subset, or a subset had two outcomes.
+    """
+    problem, counts = case.problem, case.counts
+    found: list[Masked] = []
+    for cause in causes if not counts.random else ():
+        witness = cause.fails.subset or cause.parameters
+        while larger := [
+            mask
+            for mask in counts.passed
+            if mask & witness == witness
+            and not any(m.cause == cause.parameters and mask & m.setting == m.setting for m in found)
+        ]:
+            hiding = min(larger, key=by_size)
+            for mask, seen in ((hiding, counts.of(hiding).passes), (witness, counts.of(witness).fails)):
+                if seen < REPEATS:
+                    reason = f"Is the failure of {problem.show(cause.parameters)} random, or hidden by a setting?"
+                    return Ask(mask, mask & ~cause.parameters & cause.companions, Purpose.MASKING, reason)
+            try:
+                found.append(
+                    Masked(growing_prefix(problem, _hides(case, cause, witness), hiding & ~witness), cause.parameters)
+                )
+            except Needed as needed:
+                return needed.ask
+    return found
+
+
+def _hides(case: Case, cause: FoundCause, witness: int) -> Test:
+    """Whether some settings hide the failure of a cause; what cannot be run hides nothing."""
+
+    def run(mask: int, reason: str) -> bool:
+        count = case.counts.of(witness | mask)
+        if not count.runs and case.validity.ok(witness | mask):
+            reason = f"Which setting hides the failure of {case.problem.show(cause.parameters)}?"
+            raise Needed(Ask(witness | mask, 0, Purpose.MASKING, reason))
+        return count.passes > 0
+
+    return run

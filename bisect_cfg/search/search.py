@@ -19,17 +19,15 @@ from math import exp, log
 
 from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.search.candidates import largest_size
-from bisect_cfg.search.case import Case
+from bisect_cfg.search.case import HOPELESS, Case
 from bisect_cfg.search.choose import choose
-from bisect_cfg.search.counts import Counts
 from bisect_cfg.search.ends import ends, given_up
-from bisect_cfg.search.fallback import Needed, growing_prefix, replay
-from bisect_cfg.search.masking import REPEATS, Masked, look_for_masking
 from bisect_cfg.search.posterior import LEFT_IF_REPEATABLE, TINY, Doubt, Hypotheses, prior_of_rates
 from bisect_cfg.search.problem import (
     DIGITS,
     Ask,
     Conclusion,
+    Counts,
     Done,
     FoundCause,
     Problem,
@@ -41,10 +39,9 @@ from bisect_cfg.search.problem import (
     bits,
     by_size,
     holds,
+    minimal_hitting_sets,
 )
-from bisect_cfg.search.proof import prove, split
-from bisect_cfg.search.transversal import minimal_hitting_sets
-from bisect_cfg.search.validity import HOPELESS
+from bisect_cfg.search.proof import REPEATS, Masked, Needed, growing_prefix, look_for_masking, prove, replay, split
 
 ACCEPTED = 0.01
 """As long as nothing contradicts a deterministic failure, a candidate with a complete proof counts as a cause

@@ -62,8 +62,7 @@ from bisect_cfg.store.store import Store, Void
 from bisect_cfg.study.arguments import check, is_runner
 from bisect_cfg.study.ask import REASON, asked_run, check_valid
 from bisect_cfg.study.conclude import cause_of, report_of
-from bisect_cfg.study.limits import Limits
-from bisect_cfg.study.loop import Action, run_loop
+from bisect_cfg.study.loop import Action, Limits, run_loop
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.asked import Wanted

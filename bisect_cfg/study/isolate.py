@@ -54,7 +54,7 @@ def _bisection(study: Study) -> Bisection:
     """The bisection of the settings, with all that was run before it, and what its trials have shown."""
     options, settings, answer = study.options, study.settings, study.answer
     failure = answer.bad_run.shown.signature
-    odds = odds_of(list(settings.bad), options.prior, failure.kind, _words_of(answer.bad_run))
+    odds = odds_of(list(settings.bad), options.prior, failure.kind, _said_of(answer.bad_run))
     factors = {factor.name: [factor.good, factor.bad] for factor in settings.factors}
     try:
         bisection = Bisection(
@@ -85,7 +85,7 @@ def _number(run: Run) -> int:
     return int(run.folder.name)
 
 
-def _words_of(run: Run) -> str:
+def _said_of(run: Run) -> str:
     """What a failing run said about itself: its message, and the lines of code that the exception left."""
     exception = run.failing[1].event(Raised) or Raised("", "", [])
     lines = [linecache.getline(path, line) for path, line, _ in exception.frames[-FRAMES_READ:]]

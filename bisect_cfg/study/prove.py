@@ -12,7 +12,7 @@ from bisect_cfg.runner.trials import horizon_for
 from bisect_cfg.store.causes import Cause, Report
 from bisect_cfg.study.baselines import with_defaults_of_the_moved
 from bisect_cfg.study.factors import find_factors
-from bisect_cfg.study.limits import Spent
+from bisect_cfg.study.loop import Spent
 from bisect_cfg.study.origin import give_up_origin
 from bisect_cfg.study.study import Phase, Study
 

@@ -37,8 +37,8 @@ from bisect_cfg.study.data_rows import find_rows
 from bisect_cfg.study.factors import find_factors
 from bisect_cfg.study.isolate import ask, isolate
 from bisect_cfg.study.known import known_failure
-from bisect_cfg.study.limits import Spent
 from bisect_cfg.study.locate import locate
+from bisect_cfg.study.loop import Spent
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.origin import begin_at_checkpoint, find_baselines, remove_checkpoints, say_what_stays
 from bisect_cfg.study.prove import prove

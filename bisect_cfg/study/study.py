@@ -28,7 +28,7 @@ from bisect_cfg.store.encoding import QUESTION, TWO_ENDS, result_attributes
 from bisect_cfg.store.state import State
 from bisect_cfg.store.store import Store, Void
 from bisect_cfg.study.bisection import Bisection
-from bisect_cfg.study.limits import Limits, Spent
+from bisect_cfg.study.loop import Limits, Spent
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.told_in_log import steps_reached
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bisect_cfg.search import Ask, Done, Problem, Wait
-from bisect_cfg.search.counts import Counts
 from bisect_cfg.search.ends import AGAIN, GONE, QUIET, STREAK, ends
+from bisect_cfg.search.problem import Counts
 from tests.search.oracles import recorded, subset
 
 SURE = "abc:F -:P abc:F "

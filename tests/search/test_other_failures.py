@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.search import Ask, Done, Problem, Record, next_question
+from bisect_cfg.search.case import ENOUGH_TRIES
 from bisect_cfg.search.ends import TRIES, TRIES_PER_FACTOR
-from bisect_cfg.search.validity import ENOUGH_TRIES
 from bisect_cfg.store.interface import TrialResult
 
 NAMES = ("a", "b", "c", "weight_decay", "d", "beta", "e", "f")

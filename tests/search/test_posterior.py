@@ -13,8 +13,8 @@ from bisect_cfg.configuration import Outcome
 from bisect_cfg.search import Problem, Record
 from bisect_cfg.search.case import Case
 from bisect_cfg.search.choose import Values
-from bisect_cfg.search.counts import Counts
 from bisect_cfg.search.posterior import FALSE_FAIL, GRID, RANDOM_RATES, Posterior, prior_of_rates
+from bisect_cfg.search.problem import Counts
 from tests.search.oracles import Oracle
 
 

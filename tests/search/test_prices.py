@@ -13,8 +13,8 @@ from tools import slow
 
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search import Problem, Record
-from bisect_cfg.search.counts import Counts
-from bisect_cfg.search.prices import Prices
+from bisect_cfg.search.case import Prices
+from bisect_cfg.search.problem import Counts
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "studies" / "search_cost"))
 import seconds as study  # noqa: E402

@@ -10,11 +10,18 @@ import pytest
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search import Problem
 from bisect_cfg.search.case import Case
-from bisect_cfg.search.counts import Counts
-from bisect_cfg.search.fallback import Needed, growing_prefix, replay
-from bisect_cfg.search.masking import REPEATS, Masked, look_for_masking
-from bisect_cfg.search.problem import Ask, FoundCause, SubsetClaim
-from bisect_cfg.search.proof import Proof, prove, split
+from bisect_cfg.search.problem import Ask, Counts, FoundCause, SubsetClaim
+from bisect_cfg.search.proof import (
+    REPEATS,
+    Masked,
+    Needed,
+    Proof,
+    growing_prefix,
+    look_for_masking,
+    prove,
+    replay,
+    split,
+)
 from bisect_cfg.search.search import CURE_RUNS, PROOF_RUNS, trials_left
 from tests.search.oracles import draw, holds, recorded, subset
 

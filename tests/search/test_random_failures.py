@@ -12,7 +12,7 @@ from tools import slow
 
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.search import Ask, Problem, Record, look, next_question
-from bisect_cfg.search.counts import Counts
+from bisect_cfg.search.problem import Counts
 from bisect_cfg.store.interface import TrialResult
 from tests.search.measure import flaky_of
 from tests.search.oracles import Oracle, draw, solve, subset

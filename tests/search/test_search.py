@@ -12,7 +12,7 @@ from tools import slow
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.search import Ask, Problem, Record, look, next_question
-from bisect_cfg.search.transversal import minimal_hitting_sets
+from bisect_cfg.search.problem import minimal_hitting_sets
 from tests.search.measure import exact
 from tests.search.oracles import Oracle, complaint, draw, holds, solve
 

@@ -10,9 +10,8 @@ import pytest
 
 from bisect_cfg.search import Problem
 from bisect_cfg.search.candidates import EXPECTED_CAUSES, MAX_CANDIDATES, candidates, share_of
-from bisect_cfg.search.counts import Counts
-from bisect_cfg.search.problem import bits
-from bisect_cfg.search.validity import ENOUGH_TRIES, PUZZLING, Validity
+from bisect_cfg.search.case import ENOUGH_TRIES, PUZZLING, Validity
+from bisect_cfg.search.problem import Counts, bits
 from tests.search.oracles import Rule, holds, recorded, subset
 
 B_NEEDS_A: Rule = (1, 0, True)

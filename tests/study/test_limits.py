@@ -8,7 +8,7 @@ import pytest
 
 from bisect_cfg.checks import from_python
 from bisect_cfg.study.bisection import Bisection
-from bisect_cfg.study.limits import Limits
+from bisect_cfg.study.loop import Limits
 from bisect_cfg.study.options import Options
 
 
