@@ -21,7 +21,6 @@ from bisect_cfg.probe.protocol import (
     ConfigResolved,
     Encoded,
     Event,
-    ForkPoint,
     Prepared,
     RankBegin,
     TrainBegin,
@@ -40,7 +39,7 @@ class Built:
     """One configuration object as the probe saw it being built.
 
     Attributes:
-        kind: "args", "modelcfg", "peft" or "load".
+        kind: "args", "modelcfg", "peft" or "load"; "script" for what the script's own parsers made.
         index: among those of its kind, in order of creation.
         cls: name of its (library) class.
         module: where that is defined.
@@ -55,6 +54,7 @@ class Built:
         place: file and line of the user's that builds it; None if there is none.
         passed: as `raw`, before the script set attributes of the finished object.
         used: whether the training has anything of it.
+        handed: field -> the script's own setting whose value it holds.
     """
 
     kind: str
@@ -72,6 +72,7 @@ class Built:
     place: tuple[str, int] | None = None
     passed: Row = field(default_factory=dict)
     used: bool = True
+    handed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ class Capture:
 
     Attributes:
         args: the training config that the trainer got.
-        others: by kind, the ModelConfig, LoraConfig and `from_pretrained` call that belong to the training.
+        others: by kind, the ModelConfig, LoraConfig and `from_pretrained` call that belong to the training, and the
+            settings of the script's own.
         order: (kind, index) of all objects, in order of creation.
         modules: heavy modules the script had imported when training began.
         environment: versions as the process had them.
@@ -133,17 +135,6 @@ class Capture:
     asked: tuple[Asked, ...] = ()
     deepspeed: DeepSpeedFile | None = None
     training: NumberedTraining = NumberedTraining()
-
-
-def fork_point(capture: Capture) -> ForkPoint:
-    """The first object that a trial may have to change: the deepest point at which a fork is of use."""
-    for kind, index in capture.order:
-        owner = capture.args if kind == "args" else capture.others.get(kind)
-        if owner is None or owner.index != index or not owner.used:
-            continue
-        if kind == "args" or (owner.raw if kind == "load" else set_by_user(owner)):
-            return ForkPoint(kind, index)
-    return ForkPoint("args", capture.args.index)
 
 
 def read_capture(events: Sequence[Event]) -> Capture | None:
@@ -199,7 +190,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
             row.kind, row.index, row.cls, row.module, row.raw, row.defaults, row.types, resolved.get(key, {}),
             tuple(dict.fromkeys(changed.get(key, ()))), tuple(row.others),
             begun.world_size if begun is not None else world_size, devices.get(key, 1),
-            row.place and (row.place[0], row.place[1]), passed[key], row.kind != "peft" or told.adapted,
+            row.place and (row.place[0], row.place[1]), passed[key], row.kind != "peft" or told.adapted, row.handed,
         )  # fmt: skip
 
     others = {}
@@ -210,6 +201,12 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
             others[kind] = made(wanted)
         elif known and begun is None:
             others[kind] = made(known[-1])
+    own = [made(key) for key in built if key[0] == "script"]
+    if own:  # of several parsers the last one has its say
+        together = {name: {**one} for name, one in (("raw", {}), ("defaults", {}), ("types", {}))}
+        for one in own:
+            together = {name: {**known, **getattr(one, name)} for name, known in together.items()}
+        others["script"] = replace(own[0], **together)
     asked = asked_of(given, told.in_force)
     deepspeed = _deepspeed_file(given, asked, built[chosen].raw)
     return Capture(

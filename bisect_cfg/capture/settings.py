@@ -42,28 +42,24 @@ from bisect_cfg.capture.launched import (
     variable_levels,
 )
 from bisect_cfg.capture.names import check_name, convert, left_out, naming_nothing
+from bisect_cfg.capture.own import HANDED_ON, MASKED, SECRET, reasons
 from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import canonical, every, parameter
 from bisect_cfg.parameters.comparing import plain as as_written
 from bisect_cfg.probe.protocol import NAMESPACE, BuildAnswer, BuildRequest, Encoded, Targets
-from bisect_cfg.probe.secrets import HIDDEN, is_secret_name
+from bisect_cfg.probe.secrets import is_secret_name
 
 DEFAULT = {"$default": True}
 """The override that resets a setting to the library's default (understood by the probe)."""
 
 NOT_LOADING = "of the arguments to from_pretrained, only dtype and attn_implementation can be varied"
 
-MASKED = {"$secret": HIDDEN}
-"""What the probe sends in place of a secret that it knows by its name."""
-
 UNUSED = "no model was given this LoraConfig, your run trains without it"
 """Why its settings are not varied: scripts keep one whose line at the trainer is commented out."""
 
-NAMED = ("args.", "model.", "peft.", "launch.", VARIABLE, PACKAGE)
+NAMED = ("args.", "model.", "peft.", "script.", "launch.", VARIABLE, PACKAGE)
 """Names that say themselves which object they belong to."""
-
-_SECRET = "it is a secret; every trial uses yours"
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,7 @@ class Setting:
     Attributes:
         name: as users and reports see it.
         full: as the probe knows it, ``args.learning_rate``.
-        kind: which object it belongs to: "args", "modelcfg", "peft" or "load"; "launch", "env" and
+        kind: which object it belongs to: "args", "modelcfg", "peft", "load" or "script"; "launch", "env" and
             "packages": none, but the launcher, the environment and what is installed.
         good: resolved value of the good level.
         bad: resolved value of the bad level.
@@ -152,11 +148,14 @@ class Settings:
         for name, value in configuration.items():
             if name not in known:
                 changes[name if name.startswith(NAMED) else f"args.{name}"] = value
-        for factor in self.factors:
-            value = configuration.get(factor.name, factor.bad)
-            if equal(value, factor.bad):
-                continue
-            changes[factor.full] = factor.reset if equal(value, factor.good) else value
+        levels = [(factor, configuration.get(factor.name, factor.bad)) for factor in self.factors]
+        # What the script makes of another value of its own is no part of a trial: the library's settings stay.
+        stay = any(factor.kind == "script" and not equal(value, factor.bad) for factor, value in levels)
+        for factor, value in levels:
+            if not equal(value, factor.bad):
+                changes[factor.full] = factor.reset if equal(value, factor.good) else value
+            elif stay and factor.kind == "args" and not has_tag(raw := _look_up(self.capture.args.raw, factor.name)):
+                changes[factor.full] = raw
         return changes
 
     def args_item(self, configuration: Configuration) -> BuildRequest:
@@ -251,7 +250,7 @@ def build_settings(
             if f"args.{leaf}" in pins_encoded or f"args.{name}" in pins_encoded:
                 never[leaf] = "you pinned it"
             elif _is_secret(leaf, _look_up(args.raw, leaf)):
-                never[leaf] = _SECRET
+                never[leaf] = SECRET
             else:
                 chosen[f"args.{leaf}"] = _with_secrets(moved.get(f"args.{leaf}", DEFAULT), _look_up(args.raw, leaf))
 
@@ -449,6 +448,9 @@ def _other_factors(capture: Capture, moved: Row, pins: Row, launcher: str, relau
         if built is None or not built.used:
             continue
         names = [*(built.raw if kind == "load" else set_by_user(built)), *_names_in(moved, namespace)]
+        if kind == "script":
+            own = reasons(capture)
+            names = [name for name in names if not own.get(name)]
         for name in dict.fromkeys(names):
             full = f"{namespace}.{name}"
             if parameter(full).pinned or full in pins or any(full == f.full for f in factors):
@@ -511,8 +513,13 @@ def _package_factors(moved: Row, installed: Installed | None) -> Iterator[Settin
 def _pinned_elsewhere(capture: Capture, pins: Row) -> dict[str, str]:
     """What the user gave to ModelConfig, LoraConfig and `from_pretrained` and no trial varies, with the reason."""
     found: dict[str, str] = {asked.name: asked.reason for asked in capture.asked if asked.reason}
+    for name, reason in reasons(capture).items():
+        if reason and reason != HANDED_ON:
+            found[f"script.{name}"] = reason
     for kind, built in capture.others.items():
         namespace = NAMESPACE[kind]
+        if kind == "script":
+            continue
         for name in built.raw if kind == "load" else set_by_user(built):
             full = f"{namespace}.{name}"
             if reason := "you pinned it" if full in pins else parameter(full).pinned or ("" if built.used else UNUSED):
@@ -529,7 +536,7 @@ def _checked(values: Configuration, capture: Capture, source: str, notes: list[s
         InputError: an unknown name or a value of the wrong type.
     """
     known: dict[str, str] = dict(capture.args.types)
-    for kind in ("modelcfg", "peft"):
+    for kind in ("modelcfg", "peft", "script"):
         if kind in capture.others:
             known.update({f"{NAMESPACE[kind]}.{name}": text for name, text in capture.others[kind].types.items()})
     known |= TYPES

@@ -50,7 +50,7 @@ from bisect_cfg.configuration import Configuration, Value
 
 FILE = Path(__file__).parent / "table.yaml"
 
-NAMESPACES = ("args", "model", "peft", "launch", "env", "packages")
+NAMESPACES = ("args", "model", "peft", "script", "launch", "env", "packages")
 
 _REFERENCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)#(?P<number>\d+)$")
 

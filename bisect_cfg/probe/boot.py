@@ -10,6 +10,7 @@ from . import (
     instruments,
     lineage,
     objects,
+    own_settings,
     protocol,
     quiet,
     record,
@@ -39,6 +40,7 @@ def start(path):
     lineage.set_variables(orders.restore)
 
     objects.install()
+    own_settings.install()
     world.install()
     heartbeat.install(watch.HEAVY)
     watch.install()
@@ -111,6 +113,7 @@ def join():
         return
     quiet.state.folder = folder  # started before there is a trial: nothing goes to the user's places
     objects.install()
+    own_settings.install()
     watch.install()
     quiet.install()
     if not isinstance(orders, protocol.Cold):

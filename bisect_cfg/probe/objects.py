@@ -39,9 +39,12 @@ _KNOWS_DTYPE = (4, 56)
 # Objects built by these packages themselves are theirs, not the user's ...
 _LIBRARIES = ("trl", "transformers", "peft", "accelerate")
 # ... except where a parser builds them on the user's behalf.
-_PARSERS = ("transformers.hf_argparser", "trl.scripts.utils", "trl.scripts._utils")
+PARSERS = ("transformers.hf_argparser", "trl.scripts.utils", "trl.scripts._utils")
 
-_DEFAULT = {"$default": True}
+DEFAULT = {"$default": True}
+
+# CPython keeps one object for each of these numbers, so that the same object says nothing of where it came from.
+_SHARED_NUMBERS = range(-5, 257)
 
 
 class _State:
@@ -51,6 +54,7 @@ class _State:
     targets = protocol.Targets()
     counts: dict = {}
     objects: list = []
+    own: list = []  # (name, value) of the script's own settings, which also keeps the values, and so their ids
     before = None  # called with (kind, index) before an object is touched: the server's fork point
     after = None  # called with (kind, object) once it is resolved
 
@@ -104,7 +108,7 @@ def _wrap_training_arguments(module):
             original.__func__(cls, **kwargs)
         else:
             super(base, cls).__init_subclass__(**kwargs)
-        if "__post_init__" in cls.__dict__ and _is_library(cls.__module__):
+        if "__post_init__" in cls.__dict__ and is_library(cls.__module__):
             _wrap_post_init(cls, "args")
 
     base.__init_subclass__ = classmethod(__init_subclass__)
@@ -127,15 +131,15 @@ def _watch_assignments(base):
             if settled is not None and name in settled[2]:
                 _values[settled[0]][name] = values.encode(value, name)
             return original(self, name, value)
-        index, wanted, defaults = settled
+        index, chosen, defaults = settled
         if name not in defaults:
             return original(self, name, value)
         record.event(protocol.Assigned("args", index, name, values.encode(value, name)))
-        if name in wanted or quiet.redirects(name):
+        if name in chosen or quiet.redirects(name):
             return None
         original(self, name, value)
         _values[index][name] = values.encode(value, name)
-        nested = {key: item for key, item in wanted.items() if key.startswith(name + ".")}
+        nested = {key: item for key, item in chosen.items() if key.startswith(name + ".")}
         if nested:
             apply(self, nested, defaults)
             _values[index][name] = values.encode(getattr(self, name, None), name)
@@ -147,10 +151,10 @@ def _watch_assignments(base):
 def _set_by_user(frame):
     """Whether an assignment is the user's: made in code of theirs, or in a method of the library whose purpose it is
     (``training_args.set_optimizer(...)``) and that they call."""
-    while frame.f_code.co_name.startswith("set_") and _is_library(frame.f_globals.get("__name__", "")):
+    while frame.f_code.co_name.startswith("set_") and is_library(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
     setter = frame.f_globals.get("__name__", "")
-    return not _is_library(setter) and not setter.startswith("_bisect_cfg_probe")
+    return not is_library(setter) and not setter.startswith("_bisect_cfg_probe")
 
 
 def _wrap_trainer(module):
@@ -238,7 +242,7 @@ def unwatched(thing):
         _active.discard(id(thing))
 
 
-def _is_library(module_name):
+def is_library(module_name):
     return module_name.split(".")[0] in _LIBRARIES
 
 
@@ -249,30 +253,30 @@ def _built_by_user():
         name = frame.f_globals.get("__name__", "")
         generated = frame.f_code.co_filename == "<string>"  # the __init__ that dataclasses write
         if not generated and not name.startswith("_bisect_cfg_probe"):
-            return name in _PARSERS or not _is_library(name)
+            return name in PARSERS or not is_library(name)
         frame = frame.f_back
     return True
 
 
-def _place():
+def place():
     """The innermost line of the user's code that is being run: file and number; None if there is none."""
     frame = _getframe(1)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         generated = frame.f_code.co_filename.startswith("<")
-        if not generated and not name.startswith("_bisect_cfg_probe") and not _is_library(name):
+        if not generated and not name.startswith("_bisect_cfg_probe") and not is_library(name):
             return os.path.abspath(frame.f_code.co_filename), frame.f_lineno
         frame = frame.f_back
     return None
 
 
-def _next_index(kind):
+def next_index(kind):
     index = state.counts.get(kind, 0)
     state.counts[kind] = index + 1
     return index
 
 
-def _wanted(kind, index):
+def wanted(kind, index):
     """The overrides meant for this object: field name -> encoded value."""
     prefix = protocol.NAMESPACE[kind] + "."
     target = getattr(state.targets, kind)
@@ -293,9 +297,20 @@ def _wanted(kind, index):
 def _library_class(cls):
     """The nearest class of a library: its defaults are "the defaults", whatever a subclass of the user's says."""
     for candidate in cls.__mro__:
-        if dataclasses.is_dataclass(candidate) and _is_library(candidate.__module__):
+        if dataclasses.is_dataclass(candidate) and is_library(candidate.__module__):
             return candidate
     return cls
+
+
+def handed_on(raw):
+    """Field -> name of the own setting whose very value it holds, of the fields of a configuration object."""
+    own = {id(value): name for name, value in state.own if not _is_shared(value)}
+    return {field: own[id(value)] for field, value in raw.items() if id(value) in own and not _is_shared(value)}
+
+
+def _is_shared(value):
+    short = isinstance(value, (str, bytes)) and len(value) < 2
+    return value is None or isinstance(value, bool) or short or (isinstance(value, int) and value in _SHARED_NUMBERS)
 
 
 def is_grpo(cls):
@@ -328,7 +343,7 @@ def takes_dict(cls, name):
 def _on_object(thing, kind, resolve):
     if kind == "peft" and not _built_by_user():
         return resolve()
-    index = _next_index(kind)
+    index = next_index(kind)
     if state.before is not None:
         state.before(kind, index)  # a waiting server forks here; only the child comes back
 
@@ -346,12 +361,13 @@ def _on_object(thing, kind, resolve):
             raw={name: values.encode(value, name) for name, value in raw.items()},
             defaults={name: values.encode(value, name) for name, value in defaults.items()},
             types={field.name: str(field.type) for field in dataclasses.fields(cls) if field.init},
-            place=_place(),
+            place=place(),
             grpo=is_grpo(cls),
+            handed=handed_on(raw),
         )
     )
-    wanted = _wanted(kind, index)
-    apply(thing, wanted, defaults)
+    chosen = wanted(kind, index)
+    apply(thing, chosen, defaults)
     if kind == "args":
         quiet.silence(thing, index, _prepares(cls, index))
     try:
@@ -362,7 +378,7 @@ def _on_object(thing, kind, resolve):
     state.objects.append((kind, index, thing))  # also keeps the object, and so its id, for as long as we run
     found = {name: values.encode(getattr(thing, name, None), name) for name in names}
     if kind == "args":
-        _settled[id(thing)] = (index, wanted, defaults)
+        _settled[id(thing)] = (index, chosen, defaults)
         _values[index] = dict(found)
     record.event(protocol.ConfigResolved(kind, index, found, max(1, getattr(thing, "_n_gpu", 1))))
     if state.after is not None:
@@ -384,7 +400,7 @@ def apply(thing, wanted, defaults):
         field, _, key = name.partition(".")
         if key:
             nested.setdefault(field, {})[key] = value
-        elif value == _DEFAULT:
+        elif value == DEFAULT:
             if field in defaults:
                 setattr(thing, field, defaults[field])
         else:
@@ -393,7 +409,7 @@ def apply(thing, wanted, defaults):
         before = getattr(thing, field, None)
         current, default = values.parsed_dict(before), values.parsed_dict(defaults.get(field))
         for key, value in items.items():
-            if value != _DEFAULT:
+            if value != DEFAULT:
                 current[key] = values.decode(value, current.get(key))
             elif key in default:
                 current[key] = default[key]
@@ -414,7 +430,7 @@ def _wrap_loader(cls):
             return original(inner_cls, *args, **kwargs)
         _active.add("load")
         try:
-            index = _next_index("load")
+            index = next_index("load")
             if state.before is not None:
                 state.before("load", index)
             given = {_LOAD_NAMES[name]: value for name, value in kwargs.items() if name in _LOAD_NAMES}
@@ -428,15 +444,15 @@ def _wrap_loader(cls):
                     defaults={},
                     types={},
                     others=sorted(name for name in kwargs if name not in _LOAD_NAMES),
-                    place=_place(),
+                    place=place(),
                 )
             )
-            for name, value in _wanted("load", index).items():
+            for name, value in wanted("load", index).items():
                 aliases = [alias for alias, today in _LOAD_NAMES.items() if today == name]
                 spelled = next((alias for alias in aliases if alias in kwargs), _spelled(name))
                 for alias in aliases:
                     kwargs.pop(alias, None)
-                if value != _DEFAULT:
+                if value != DEFAULT:
                     kwargs[spelled] = values.decode(value)
             model = original(inner_cls, *args, **kwargs)
             state.objects.append(("load", index, model))

@@ -44,7 +44,7 @@ STATE_FILE = "trainer_state.json"
 IN_EACH_TRAINING = REWARD_CALL, LOGGING = "reward call", "logging"
 """Slow phases, as `heartbeat` names them, that no training does without."""
 
-NAMESPACE = {"args": "args", "modelcfg": "model", "load": "model", "peft": "peft"}
+NAMESPACE = {"args": "args", "modelcfg": "model", "load": "model", "peft": "peft", "script": "script"}
 """Kind of an object -> the first part of its settings' names."""
 
 GO_ON_FILE = "go-on-{}"
@@ -143,6 +143,7 @@ class Targets:
     modelcfg: int | None = None
     peft: int | None = None
     load: int | None = None
+    script: int | None = None
     via: dict[str, str] = field(default_factory=dict)
 
 
@@ -436,7 +437,8 @@ class ConfigBuilt(Event, tag="config"):
     """A configuration object is being built: what the user passed, and the defaults of the library's class.
 
     `others`: what the user passed besides and a trial does not vary. `place`: the line of the user's that builds it.
-    `grpo`: whether it is a training config of GRPO.
+    `grpo`: whether it is a training config of GRPO. `handed`: fields that hold the very value of an own setting of the
+    script's, and its name.
     """
 
     kind: str
@@ -449,6 +451,7 @@ class ConfigBuilt(Event, tag="config"):
     others: list[str] = field(default_factory=list)
     place: tuple[str, int] | None = None
     grpo: bool = False
+    handed: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class StartPoint:
 
 
 def _first_that_may_change(capture: Capture) -> ForkPoint:
-    from bisect_cfg.capture.captured import fork_point
+    from bisect_cfg.capture.own import fork_point
 
     return fork_point(capture)
 
