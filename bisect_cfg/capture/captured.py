@@ -34,12 +34,19 @@ Key = tuple[str, int]
 """Kind and index of an object."""
 
 
+OWN = ("script", "env")
+"""Kinds of settings of the script's own: what its parsers made of the command line, variables that it reads. All that
+it was offered of a kind is one object."""
+
+OWN_PARTS = ("raw", "defaults", "types")
+
+
 @dataclass(frozen=True)
 class Built:
     """One configuration object as the probe saw it being built.
 
     Attributes:
-        kind: "args", "modelcfg", "peft" or "load"; "script" for what the script's own parsers made.
+        kind: "args", "modelcfg", "peft" or "load"; see `OWN`.
         index: among those of its kind, in order of creation.
         cls: name of its (library) class.
         module: where that is defined.
@@ -201,12 +208,11 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
             others[kind] = made(wanted)
         elif known and begun is None:
             others[kind] = made(known[-1])
-    own = [made(key) for key in built if key[0] == "script"]
-    if own:  # of several parsers the last one has its say
-        together = {name: {**one} for name, one in (("raw", {}), ("defaults", {}), ("types", {}))}
-        for one in own:
-            together = {name: {**known, **getattr(one, name)} for name, known in together.items()}
-        others["script"] = replace(own[0], **together)
+    for kind in OWN:  # of several parsers the last one has its say
+        own = [made(key) for key in built if key[0] == kind]
+        if own:
+            parts = {name: {k: v for one in own for k, v in getattr(one, name).items()} for name in OWN_PARTS}
+            others[kind] = replace(own[0], **parts)
     asked = asked_of(given, told.in_force)
     deepspeed = _deepspeed_file(given, asked, built[chosen].raw)
     return Capture(

@@ -1,8 +1,9 @@
 """Settings of the script's own: which of what its parsers were given may vary, and why the others may not.
 
 A flag that a script reads itself (``--mix 0.3``) is a factor like a field of the training config: its good level is the
-parser's default. Not varied is what says which model, data, place or device is used, what has no default, and what the
-script hands on to a library: that is varied there.
+parser's default. So is an environment variable that the script reads: its good level is unset. Not varied is what says
+which model, data, place or device is used, what has no default, and what the script hands on to a library: that is
+varied there.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from bisect_cfg.capture.captured import Built, Capture, has_tag, set_by_user
+from bisect_cfg.capture.captured import OWN, Built, Capture, has_tag, set_by_user
 from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import parameter
-from bisect_cfg.probe.protocol import Encoded, ForkPoint
+from bisect_cfg.probe.protocol import NAMESPACE, Encoded, ForkPoint
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name
 
 MASKED = {"$secret": HIDDEN}
@@ -34,9 +35,9 @@ HAS_NO_DEFAULT = "it has no default"
 HANDED_ON = "the script hands it on, and it is varied there"
 
 
-def reasons(capture: Capture) -> Mapping[str, str]:
-    """Name of an own setting that the user set -> why it is not varied; "" where it is."""
-    own = capture.others.get("script")
+def reasons(capture: Capture, kind: str) -> Mapping[str, str]:
+    """Name of an own setting of a kind that the user set -> why it is not varied; "" where it is."""
+    own = capture.others.get(kind)
     return {} if own is None else {name: _reason(name, own, capture) for name in set_by_user(own)}
 
 
@@ -46,8 +47,8 @@ def fork_point(capture: Capture) -> ForkPoint:
         owner = capture.args if kind == "args" else capture.others.get(kind)
         if owner is None or owner.index != index or not owner.used:
             continue
-        if kind == "script":
-            ours = any(not reason for reason in reasons(capture).values())
+        if kind in OWN:
+            ours = any(not reason for reason in reasons(capture, kind).values())
         else:
             ours = bool(kind == "args" or (owner.raw if kind == "load" else set_by_user(owner)))
         if ours:
@@ -67,12 +68,12 @@ def _reason(name: str, own: Built, capture: Capture) -> str:
         return NAMES_A_PLACE
     if has_tag(value) or has_tag(own.defaults[name]):
         return "only the script can make its value"
-    return parameter(f"script.{name}").pinned
+    return parameter(f"{NAMESPACE[own.kind]}.{name}").pinned
 
 
 def _library_objects(capture: Capture) -> Iterator[Built]:
     yield capture.args
-    yield from (built for kind, built in capture.others.items() if kind != "script")
+    yield from (built for kind, built in capture.others.items() if kind not in OWN)
 
 
 def _is_handed_on(name: str, value: Encoded, built: Built) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from bisect_cfg.capture.captured import (
+    OWN,
     Built,
     Capture,
     Row,
@@ -127,7 +128,7 @@ class Settings:
     @property
     def targets(self) -> Targets:
         """Which objects the probe is to change, and which of them owns a shared name."""
-        indices = {kind: other.index for kind, other in self.capture.others.items()}
+        indices = {kind: other.index for kind, other in self.capture.others.items() if kind not in OWN}
         training = self.capture.training
         return Targets(
             training.number,
@@ -150,7 +151,7 @@ class Settings:
                 changes[name if name.startswith(NAMED) else f"args.{name}"] = value
         levels = [(factor, configuration.get(factor.name, factor.bad)) for factor in self.factors]
         # What the script makes of another value of its own is no part of a trial: the library's settings stay.
-        stay = any(factor.kind == "script" and not equal(value, factor.bad) for factor, value in levels)
+        stay = any(factor.kind in OWN and not equal(value, factor.bad) for factor, value in levels)
         for factor, value in levels:
             if not equal(value, factor.bad):
                 changes[factor.full] = factor.reset if equal(value, factor.good) else value
@@ -448,8 +449,8 @@ def _other_factors(capture: Capture, moved: Row, pins: Row, launcher: str, relau
         if built is None or not built.used:
             continue
         names = [*(built.raw if kind == "load" else set_by_user(built)), *_names_in(moved, namespace)]
-        if kind == "script":
-            own = reasons(capture)
+        if kind in OWN:
+            own = reasons(capture, kind)
             names = [name for name in names if not own.get(name)]
         for name in dict.fromkeys(names):
             full = f"{namespace}.{name}"
@@ -461,13 +462,15 @@ def _other_factors(capture: Capture, moved: Row, pins: Row, launcher: str, relau
             if kind == "load" and config is not None and equal(bad, config.raw.get(name)):
                 continue  # the script hands the ModelConfig's value on: it is set there
             reset = moved.get(full, DEFAULT)
+            if kind == "env" and reset != DEFAULT:
+                reset = variable_levels(full, reset)[0]
             good = built.defaults.get(name) if reset == DEFAULT else reset
             if not equal(good, bad):
-                factors.append(Setting(full, full, kind, good, bad, reset))
+                factors.append(Setting(full, full, kind, good, bad, good if kind in OWN else reset))
     factors += _launch_factors(capture, moved, pins, launcher, relaunched)
     for name in (name for name in moved if name.startswith(VARIABLE)):
         good, bad = variable_levels(name, moved[name])
-        if good != bad:
+        if good != bad and not any(factor.name == name for factor in factors):
             factors.append(Setting(name, name, "env", good, bad, good))
     return factors
 
@@ -513,12 +516,12 @@ def _package_factors(moved: Row, installed: Installed | None) -> Iterator[Settin
 def _pinned_elsewhere(capture: Capture, pins: Row) -> dict[str, str]:
     """What the user gave to ModelConfig, LoraConfig and `from_pretrained` and no trial varies, with the reason."""
     found: dict[str, str] = {asked.name: asked.reason for asked in capture.asked if asked.reason}
-    for name, reason in reasons(capture).items():
-        if reason and reason != HANDED_ON:
-            found[f"script.{name}"] = reason
+    for kind in OWN:
+        kept = {name: reason for name, reason in reasons(capture, kind).items() if reason not in ("", HANDED_ON)}
+        found |= {f"{kind}.{name}": reason for name, reason in kept.items()}
     for kind, built in capture.others.items():
         namespace = NAMESPACE[kind]
-        if kind == "script":
+        if kind in OWN:
             continue
         for name in built.raw if kind == "load" else set_by_user(built):
             full = f"{namespace}.{name}"

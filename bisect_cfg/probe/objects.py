@@ -39,7 +39,7 @@ _KNOWS_DTYPE = (4, 56)
 # Objects built by these packages themselves are theirs, not the user's ...
 _LIBRARIES = ("trl", "transformers", "peft", "accelerate")
 # ... except where a parser builds them on the user's behalf.
-PARSERS = ("transformers.hf_argparser", "trl.scripts.utils", "trl.scripts._utils")
+PARSERS = ("transformers.hf_argparser", "trl.scripts.utils", "trl.scripts._utils", "trl.scripts._hf_argparser")
 
 DEFAULT = {"$default": True}
 

@@ -1,23 +1,38 @@
 """Settings of the script's own: what a parser made of the command line, offered like a configuration object.
 
 An ``ArgumentParser`` (also under `HfArgumentParser`, `TrlParser`, simple-parsing, jsonargparse) and a click command
-(also under typer) hand settings to the code. What the user's own code asks them for is recorded beside the parser's
-defaults (`config` event of the kind "script"), a waiting server forks there, and the values of a trial are put in
-before the script sees any. Values that the script hands on to a configuration object of a library are that object's
-(see `objects.handed_on`).
+(also under typer) hand settings to the code, and so does the environment. What the user's own code asks them for is
+recorded beside the parser's defaults (`config` event of the kind "script", or "env": unset), a waiting server forks
+there, and the values of a trial are put in before the script sees any. Values that the script hands on to a
+configuration object of a library are that object's (see `objects.handed_on`).
 """
 
 import contextlib
 
 from . import objects, protocol, record, values
-from .held import _getframe, dataclasses, functools, os
+from .held import _getframe, dataclasses, functools, os, re
 from .imports import when_imported
 
 # Modules of parsers: whoever calls them is the one who asks.
 _PARSERS = ("argparse", "click", "typer", "rich_click", "simple_parsing", "jsonargparse", "tap")
 
+# click, and the copy of it that typer has.
+_CLICK = ("click.core", "typer._click.core")
+
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = ("/site-packages/", "/dist-packages/")
+
+# Variables that say where and with what a process runs: scripts read many, and none of them is a setting.
+_OF_THE_MACHINE = re.compile(
+    r"(?:PATH|HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|LANG|TERM|HOSTNAME|DISPLAY|EDITOR|PS1|SHLVL|_|RANK|GROUP_RANK|TZ)$"
+    r"|(?:LC|XDG|SSH|LOCAL|ROLE|WORLD|MASTER|NODE|SLURM|OMPI|PMI|PMIX|TORCHELASTIC|ACCELERATE|FSDP|BISECT_CFG"
+    r"|PYTHON|VIRTUAL_ENV|CONDA|UV|CUDA|NVIDIA|HIP|ROCR|OMP|MKL|OPENBLAS|PYTEST|GITHUB|JPY|KERNEL|WANDB|HF|HUGGINGFACE)_?"
+)
+
+# Modules whose frames lie between whoever asks and the environment.
+_MAPPING = ("os", "collections", "_collections_abc")
+
+_reading = {"left": {}, "all": None}  # name -> value of what nobody has read yet; where all are read at once
 
 _parsing = set()  # not empty while a parser is at work; what it asks other parsers is its own business
 
@@ -25,17 +40,21 @@ _parsing = set()  # not empty while a parser is at work; what it asks other pars
 def install():
     """Wait for the parsers and wrap them as they come."""
     when_imported("argparse", _wrap_argparse)
-    when_imported("click.core", _wrap_click)
+    for name in _CLICK:
+        when_imported(name, _wrap_click)
+    _wrap_environment(type(os.environ))
 
 
-def _asked_by(frame):
-    """The frame of the user's own code that uses a parser, directly or through another one; None if a library does."""
+def _asked_by(frame, between=_PARSERS):
+    """The frame of the user's own code that uses a parser, directly or through another one; None if a library does.
+    `between`: packages whose frames are passed over."""
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
-        if name not in objects.PARSERS and name.split(".")[0] not in _PARSERS:
+        if name not in objects.PARSERS and name.split(".")[0] not in between:
             path = frame.f_code.co_filename
             installed = path.startswith(_STANDARD) or any(part in path for part in _INSTALLED)
-            return None if installed or path.startswith("<") or objects.is_library(name) else frame
+            ours = name.startswith("_bisect_cfg_probe")
+            return None if installed or ours or path.startswith("<") or objects.is_library(name) else frame
         frame = frame.f_back
     return None
 
@@ -108,26 +127,56 @@ def _wrap_click(module):
         rest = original(self, ctx, *args, **kwargs)
         user = None if _parsing or ctx.resilient_parsing else _asked_by(_getframe(1))
         if user is not None:
-            defaults, types = {}, {}
-            for param in self.params:
-                if param.name not in ctx.params:
-                    continue
-                types[param.name] = _type_name(None, ctx.params[param.name])
+            params = [one for one in self.params if one.name in ctx.params]
+            types = {one.name: _type_name(None, ctx.params[one.name]) for one in params}
+            defaults = {}
+            for param in params:
                 with contextlib.suppress(Exception):  # of a type of the user's own
-                    value = param.type_cast_value(ctx, param.get_default(ctx))
-                    if not (param.required and value is None):
-                        defaults[param.name] = value
+                    value = param.get_default(ctx)
+                    nothing = value is None or type(value).__name__ == "Sentinel"  # click's own, since 8.2
+                    if not (param.required and nothing):
+                        cast = getattr(param, "type_cast_value", lambda ctx, value: value)  # typer's has none
+                        defaults[param.name] = None if nothing else cast(ctx, value)
             _offer(ctx.params, defaults, types, user)
         return rest
 
     module.Command.parse_args = parse_args
 
 
+def _wrap_environment(cls):
+    """Have the user's own code read the variables of the trial. One that the script has set itself is no setting."""
+    original, iterate = cls.__getitem__, cls.__iter__
+    _reading["left"] = {name: text for name, text in os.environ.items() if not _OF_THE_MACHINE.match(name)}
+
+    def __getitem__(self, name):
+        value = original(self, name)
+        if name not in _reading["left"]:
+            return value
+        user = _asked_by(_getframe(1), _MAPPING)
+        if user is None or (user, user.f_lasti) == _reading["all"]:
+            return value
+        if _reading["left"].pop(name) == value:
+            found = {name: value}
+            _offer(found, {name: None}, {name: "str"}, user, "env")
+            if found[name] is None:
+                del self[name]
+            elif found[name] != value:
+                self[name] = found[name]
+        return original(self, name)
+
+    def __iter__(self):  # `dict(os.environ)` reads all of them for whatever comes after
+        user = _asked_by(_getframe(1), _MAPPING)
+        _reading["all"] = user and (user, user.f_lasti)
+        return iterate(self)
+
+    cls.__getitem__, cls.__iter__ = __getitem__, __iter__
+
+
 def _type_name(function, value):
     return getattr(function, "__name__", "") or ("" if value is None else type(value).__name__)
 
 
-def _offer(found, defaults, types, user):
+def _offer(found, defaults, types, user, kind="script"):
     """Record what a parser has made, and put in the values of the trial.
 
     Args:
@@ -135,15 +184,16 @@ def _offer(found, defaults, types, user):
         defaults: name -> value without the command line; required settings have none.
         types: name -> name of the type.
         user: the frame that asks.
+        kind: of setting.
     """
-    index = objects.next_index("script")
+    index = objects.next_index(kind)
     if objects.state.before is not None:
-        objects.state.before("script", index)  # a waiting server forks here; only the child comes back
+        objects.state.before(kind, index)  # a waiting server forks here; only the child comes back
     found_now = {name: value for name, value in found.items() if name in types}
     objects.state.own += found_now.items()
     record.event(
         protocol.ConfigBuilt(
-            "script",
+            kind,
             index,
             cls="",
             module="",
@@ -153,6 +203,6 @@ def _offer(found, defaults, types, user):
             place=(os.path.abspath(user.f_code.co_filename), user.f_lineno),
         )
     )
-    for name, value in objects.wanted("script", index).items():
+    for name, value in objects.wanted(kind, index).items():
         if name in found:
             found[name] = defaults.get(name) if value == objects.DEFAULT else values.decode(value, found[name])

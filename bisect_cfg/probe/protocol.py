@@ -44,7 +44,7 @@ STATE_FILE = "trainer_state.json"
 IN_EACH_TRAINING = REWARD_CALL, LOGGING = "reward call", "logging"
 """Slow phases, as `heartbeat` names them, that no training does without."""
 
-NAMESPACE = {"args": "args", "modelcfg": "model", "load": "model", "peft": "peft", "script": "script"}
+NAMESPACE = {"args": "args", "modelcfg": "model", "load": "model", "peft": "peft", "script": "script", "env": "env"}
 """Kind of an object -> the first part of its settings' names."""
 
 GO_ON_FILE = "go-on-{}"
@@ -144,6 +144,7 @@ class Targets:
     peft: int | None = None
     load: int | None = None
     script: int | None = None
+    env: int | None = None
     via: dict[str, str] = field(default_factory=dict)
 
 

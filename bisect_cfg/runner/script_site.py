@@ -24,6 +24,7 @@ from bisect_cfg.capture.launched import (
     with_leaves,
     without_launcher,
 )
+from bisect_cfg.capture.own import reasons
 from bisect_cfg.capture.script import Script, by_hand, is_masked
 from bisect_cfg.capture.settings import processes_in
 from bisect_cfg.configuration import Outcome, Purpose
@@ -150,7 +151,7 @@ class ScriptSite(Site):
             )
         with self._device() as device, self._servers.at(self._environment(plan)) as starts:
             for times in range(LOST_TIMES + 1):
-                cold = times == LOST_TIMES or bool(inside(VARIABLE, plan.overrides or {}))
+                cold = times == LOST_TIMES or bool(self._variables(plan))
                 # Another thread may settle on a colder start while this one waits.
                 start = COLD if cold else plan.start or starts.start
                 folder = self._new_folder(plan.name)
@@ -175,10 +176,11 @@ class ScriptSite(Site):
         env |= without_launcher(launched.given[0]) if as_python else {}
         for name, value in overrides.items():
             env |= variables_of(name, value) if name.startswith("launch.") else {}
+        elsewhere = ("launch.", PACKAGE, *(VARIABLE + name for name in self._variables(plan)))
         env |= {**deepspeed, **plan.environment, **({} if device is None else {"CUDA_VISIBLE_DEVICES": device})}
         return TrialOrders(
             str(folder),
-            {name: value for name, value in overrides.items() if not name.startswith(("launch.", VARIABLE, PACKAGE))},
+            {name: value for name, value in overrides.items() if not name.startswith(elsewhere)},
             targets=plan.targets,
             steps=plan.steps,
             opened=None if self.inputs is None else self.inputs.to_note(),
@@ -195,6 +197,17 @@ class ScriptSite(Site):
             least_seconds=plan.least_seconds,
             exchanged=None if plan.exchanged is None else {str(row): other for row, other in plan.exchanged.items()},
         )
+
+    def _variables(self, plan: Plan) -> dict[str, Encoded]:
+        """The environment variables that a run is started with. Those that the script itself was seen to read are put
+        in by the probe when it does."""
+        read = self._read_by_script()
+        return {name: value for name, value in inside(VARIABLE, plan.overrides or {}).items() if name not in read}
+
+    def _read_by_script(self) -> list[str]:
+        """The environment variables that the script was seen to read and that may vary."""
+        capture = self.starts.capture
+        return [] if capture is None else [name for name, reason in reasons(capture, "env").items() if not reason]
 
     def _write_deepspeed_file(self, overrides: dict[str, Encoded], folder: Path) -> dict[str, str]:
         """Write a DeepSpeed file for a run that is to have another one than the user's.
@@ -278,7 +291,7 @@ class ScriptSite(Site):
             The environment for either.
         """
         folder, orders = attempt.folder, attempt.orders
-        variables = inside(VARIABLE, attempt.plan.overrides or {})
+        variables = self._variables(attempt.plan)
         gone = [name for name, value in variables.items() if value is None]
         given = {name: value for name, value in variables.items() if value is not None}
         own = {name: value for name, value in os.environ.items() if name not in gone}
@@ -289,6 +302,7 @@ class ScriptSite(Site):
         write_json(folder / "orders-by-hand.json", to_json(Cold(restore, again)))
         shown = {name: value for name, value in self.script.variables.items() if not is_masked(name, value)}
         env = {name: value for name, value in orders.env.items() if value is not None}
+        shown |= {name: os.environ[name] for name in self._read_by_script() if name in os.environ}
         shown |= {**given, **more, **{name: environment[name] for name in restore}, **env}
         shown["BISECT_CFG_PROBE"] = str(folder / "orders-by-hand.json")
         words = " ".join(f"{name}={shlex.quote(value)}" for name, value in shown.items())

@@ -115,7 +115,7 @@ def captured(words: list[str], options: Options, folder: Path, made: str) -> dic
     try:
         pins = parse_pins(options.pins)
         overrides = {name if "." in name else f"args.{name}": value for name, value in pins.items()}
-        once = Plan(0, {}, 1, Purpose.BAD_BASELINE, COLD, FIRST_PATIENCE, stop=StopRule.DEATH, overrides=overrides)
+        once = Plan(0, {}, 1, Purpose.BAD_BASELINE, COLD, StopRule.DEATH, overrides=overrides, patience=FIRST_PATIENCE)
         run = runner.train(once)
         if read_capture(run.traces.events.rows) is None:
             return {"never configured": str(run.shown.signature)}
