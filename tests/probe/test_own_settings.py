@@ -1,0 +1,193 @@
+"""Settings of the script's own: a flag, a variable or a field of a dataclass that the script reads itself is found as a
+cause, alone and together with a training option, without `--good`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import toys
+from toys import script
+
+from bisect_cfg.capture.captured import read_capture
+from bisect_cfg.capture.own import HANDED_ON, reasons
+
+ARGPARSE = """
+    import argparse
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mix", type=float, default=0.1)
+    parser.add_argument("--tricky", action="store_true")
+    parser.add_argument("--lr", type=float, default="1e-6")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--output_dir", default="out")
+    parser.add_argument("--dataset", required=True)
+    given = parser.parse_args()
+"""
+
+SUBCOMMAND = """
+    import argparse
+    parser = argparse.ArgumentParser()
+    train = parser.add_subparsers(dest="command").add_parser("train")
+    train.add_argument("--mix", type=float, default=0.1)
+    train.add_argument("--tricky", action="store_true")
+    train.add_argument("--lr", type=float, default=1e-6)
+    given = parser.parse_args(["train", *sys.argv[1:]])
+"""
+
+CLICK = """
+    import click, types
+    @click.command()
+    @click.option("--mix", default=0.1)
+    @click.option("--tricky/--plain", default=False)
+    @click.option("--lr", default=1e-6)
+    @click.argument("dataset", required=True)
+    def read(**found):
+        globals()["given"] = types.SimpleNamespace(**found)
+    read(standalone_mode=False)
+"""
+
+TYPER = """
+    import typer, types
+    def read(mix: float = 0.1, tricky: bool = False, lr: float = 1e-6):
+        globals()["given"] = types.SimpleNamespace(mix=mix, tricky=tricky, lr=lr)
+    app = typer.Typer(add_completion=False)
+    app.command()(read)
+    app(standalone_mode=False)
+"""
+
+VARIABLES = """
+    import types
+    copied = {**os.environ}, dict(os.environ), [value for _, value in os.environ.items()]
+    os.environ["OF_THE_SCRIPT"] = "1"
+    if os.environ["OF_THE_SCRIPT"]:
+        given = types.SimpleNamespace(mix=float(os.environ.get("MIX", "0.1")), tricky=os.getenv("TRICKY") == "1")
+        given.lr = float(os.environ.get("LR", 1e-6))
+"""
+
+TRAINS = """
+    args = GRPOConfig(
+        output_dir="out", learning_rate=given.lr, weight_decay=0.1, temperature=0.9,
+        per_device_train_batch_size=getattr(given, "batch", 8),
+    )
+    def step(number):
+        if number == 3 and ({}):
+            raise RuntimeError("planted")
+    GRPOTrainer(args, step).train()
+"""
+
+FLAGS = ("--mix", "0.9", "--tricky", "--lr", "3e-4")
+MIX, TRICKY, BOTH = "given.mix > 0.5", "given.tricky", "given.tricky and args.temperature < 1"
+
+
+def causes(tool, *arguments: object) -> tuple[list[list[str]], dict]:
+    """What was found, and the whole result."""
+    said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where", *arguments)
+    assert said.status == 0, said.all
+    result = json.loads((tool.folder / "s/result.json").read_text())
+    assert result["status"] == "isolated" and result["complete"]
+    return [list(cause["parameters"]) for cause in result["causes"]], result
+
+
+@pytest.mark.parametrize(
+    ("reads", "flags"),
+    [(ARGPARSE, (*FLAGS, "--dataset", "x")), (SUBCOMMAND, FLAGS), (CLICK, (*FLAGS, "x")), (TYPER, FLAGS)],
+    ids=["argparse", "subcommand", "click", "typer"],
+)
+@pytest.mark.parametrize(
+    ("fails", "cause"),
+    [(MIX, ["script.mix"]), (TRICKY, ["script.tricky"]), (BOTH, ["script.tricky", "temperature"])],
+)
+def test_a_flag_of_the_scripts_own_is_found(tool, reads, flags, fails, cause):
+    script(tool.folder, reads + TRAINS.format(fails))
+    found, result = causes(tool, "--", *flags)
+    assert [sorted(one) for one in found] == [cause]
+    assert {row["start"] for row in result["trials"]} == {"cold", "config"}, "trials are forked where it is parsed"
+    names = {name for row in result["trials"] for name in row["values"]}
+    assert "script.lr" not in names, "it is the training config's learning_rate, and varied there"
+    assert set(result["not_varied"]) & {"script.dataset", "script.output_dir"} == (
+        {"script.dataset"} if "x" in flags else set()
+    )
+
+
+@pytest.mark.parametrize(
+    ("fails", "cause"),
+    [(MIX, ["env.MIX"]), (TRICKY, ["env.TRICKY"]), (BOTH, ["env.TRICKY", "temperature"])],
+)
+def test_a_variable_that_the_script_reads_is_found(tool, fails, cause):
+    tool.environment |= {"MIX": "0.9", "TRICKY": "1", "LR": "3e-4", "NOBODY_READS": "1", "OF_THE_SCRIPT": "0"}
+    script(tool.folder, VARIABLES + TRAINS.format(fails))
+    found, result = causes(tool)
+    assert [sorted(one) for one in found] == [cause]
+    names = {name for row in result["trials"] for name in row["values"] if name.startswith("env.")}
+    assert names == {"env.MIX", "env.TRICKY", "env.LR"}
+    assert {row["start"] for row in result["trials"]} == {"cold", "config"}
+
+
+def test_a_trial_by_hand_has_the_values_of_the_trial(tool):
+    tool.environment |= {"TRICKY": "1"}
+    script(tool.folder, VARIABLES + TRAINS.format(TRICKY))
+    causes(tool)
+    assert (
+        "TRICKY=1" in (tool.folder / "s/trials/0/command.sh").read_text()
+        or "TRICKY=1" in (tool.folder / "s/trials/1/command.sh").read_text()
+    )
+
+
+def test_the_good_side_of_a_flag_is_what_good_says(tool):
+    """... and not its default, under which the script does not train at all."""
+    script(tool.folder, ARGPARSE + TRAINS.format(f"{MIX} or given.mix < 0.2"))
+    found, result = causes(tool, "--good", "script.mix=0.3", "--", *FLAGS, "--dataset", "x")
+    assert found == [["script.mix"]] and result["causes"][0]["parameters"]["script.mix"]["good"] == 0.3
+
+
+def test_what_the_script_makes_of_a_value_of_its_own_is_no_part_of_a_trial(tool):
+    """`weight_decay` follows the flag in the script: a trial without the flag keeps it as it is."""
+    script(tool.folder, ARGPARSE + TRAINS.format("args.weight_decay > 0.05").replace(
+        "weight_decay=0.1", "weight_decay=0.1 if given.tricky else 0.0"))  # fmt: skip
+    found, _ = causes(tool, "--", *FLAGS, "--dataset", "x")
+    assert found == [["weight_decay"]]
+
+
+DATACLASS = """
+    import os
+    from dataclasses import dataclass, field
+    import toy
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, TrlParser
+
+    @dataclass
+    class Own:
+        mix: float = field(default=0.1)
+        plan: str = "plain"
+        steps: list[str] = field(default_factory=list)
+
+    own, args = TrlParser((Own, GRPOConfig)).parse_args_and_config()
+
+    class Plant(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if own.mix > 0.5 and args.temperature > 1.1 and state.global_step == 2:
+                raise RuntimeError("planted")
+
+    toy.trainer(args, callbacks=[Plant()]).train()
+"""
+
+
+@pytest.mark.training
+def test_a_field_of_an_own_dataclass_beside_the_training_config_is_found(real_tool):
+    """In the form of TRL's own examples, with a YAML file: the dataclass has the default, not the file."""
+    toys.write(real_tool.folder, DATACLASS)
+    settings = {**toys.SETTINGS, "temperature": 1.2, "max_steps": 20, "output_dir": "out", "mix": 0.9, "plan": "fancy"}
+    lines = (f"{name}: {json.dumps(value)}\n" for name, value in settings.items())
+    (real_tool.folder / "recipe.yaml").write_text("".join(lines))
+    found, _ = causes(real_tool, "--", "--config", "recipe.yaml")
+    assert [sorted(one) for one in found] == [["script.mix", "temperature"]]
+
+
+def test_a_number_that_one_field_has_is_handed_on_and_one_that_several_have_is_not(tmp_path):
+    from bisect_cfg.probe.protocol import ConfigBuilt
+
+    own = ConfigBuilt("script", 0, "", "", {"batch": 8, "rate": 0.25}, {"batch": 4, "rate": 0.5}, {})
+    fields = {"per_device_train_batch_size": 8, "learning_rate": 0.25}
+    args = ConfigBuilt("args", 0, "GRPOConfig", "trl", fields, {}, {}, handed={"learning_rate": "rate"})
+    found = reasons(read_capture([own, args]), "script")
+    assert found["rate"] == found["batch"] == HANDED_ON
