@@ -129,6 +129,7 @@ class Capture:
         asked: what the launcher was asked for.
         deepspeed: the file that configures DeepSpeed, None if there is none.
         training: which one of the script's this is.
+        named: settings that the good side gives.
     """
 
     args: Built
@@ -142,6 +143,7 @@ class Capture:
     asked: tuple[Asked, ...] = ()
     deepspeed: DeepSpeedFile | None = None
     training: NumberedTraining = NumberedTraining()
+    named: frozenset[str] = frozenset()
 
 
 def read_capture(events: Sequence[Event]) -> Capture | None:

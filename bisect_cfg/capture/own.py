@@ -23,7 +23,7 @@ MASKED = {"$secret": HIDDEN}
 SECRET = "it is a secret; every trial uses yours"
 
 PLACES = re.compile(
-    r"(?:^|_)(?:configs?|models?|tokenizers?|data|datasets?|splits?|subsets?|paths?|dirs?|folders?|files?|names?|outputs?"
+    r"(?:^|_)(?:configs?|models?|tokenizers?|data|datasets?|rows?|samples?|examples?|splits?|subsets?|paths?|dirs?|folders?|files?|names?|outputs?"
     r"|projects?|ids?|urls?|hosts?|ports?|tokens?|keys?|users?|entity|seeds?|ranks?|devices?|gpus?|cuda|world_size"
     r"|resume|checkpoints?|ckpts?|wandb|tensorboard|hub|logs?|logging|verbose|debug|quiet|cache|workers|threads|processes)(?:_|$)"
 )
@@ -31,7 +31,7 @@ PLACES = re.compile(
 or nothing changes."""
 
 NAMES_A_PLACE = "it says which model, data, place or device is used"
-HAS_NO_DEFAULT = "it has no default"
+HAS_NO_DEFAULT = "it has no default; --good NAME=VALUE gives it one"
 HANDED_ON = "the script hands it on, and it is varied there"
 
 
@@ -62,9 +62,11 @@ def _reason(name: str, own: Built, capture: Capture) -> str:
         return SECRET
     if any(_is_handed_on(name, value, built) for built in _library_objects(capture)):
         return HANDED_ON
+    if capture.named & {name, f"{NAMESPACE[own.kind]}.{name}"}:
+        return ""
     if name not in own.defaults:
         return HAS_NO_DEFAULT
-    if PLACES.search(name.lower()) or (isinstance(value, str) and "/" in value):
+    if PLACES.search(name.lower().rpartition(".")[2]) or (isinstance(value, str) and "/" in value):
         return NAMES_A_PLACE
     if has_tag(value) or has_tag(own.defaults[name]):
         return "only the script can make its value"
@@ -79,7 +81,8 @@ def _library_objects(capture: Capture) -> Iterator[Built]:
 def _is_handed_on(name: str, value: Encoded, built: Built) -> bool:
     """Whether a field of a configuration object holds a setting of the script's own: the very value, one of the same
     name, or a number that no other field has that the user set."""
-    if name in built.handed.values() or (name in built.raw and equal(built.raw[name], value)):
+    last = name.rpartition(".")[2]
+    if name in built.handed.values() or (last in built.raw and equal(built.raw[last], value)):
         return True
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) < 2:
         return False

@@ -451,7 +451,7 @@ def _other_factors(capture: Capture, moved: Row, pins: Row, launcher: str, relau
         names = [*(built.raw if kind == "load" else set_by_user(built)), *_names_in(moved, namespace)]
         if kind in OWN:
             own = reasons(capture, kind)
-            names = [name for name in names if not own.get(name)]
+            names = [name for name in own if not own[name]]
         for name in dict.fromkeys(names):
             full = f"{namespace}.{name}"
             if parameter(full).pinned or full in pins or any(full == f.full for f in factors):
@@ -562,6 +562,8 @@ def _checked(values: Configuration, capture: Capture, source: str, notes: list[s
                 )
             result[name] = value
             continue
+        if name not in known and f"script.{name}" in known:
+            name = f"script.{name}"
         whole = name in known or "." not in name or name.startswith("launch.")
         field = name if whole else name.split(".")[0]
         check_name(field, known, f"--{source}" if source == "pin" else "the good configuration")

@@ -1,13 +1,25 @@
 """Settings of the script's own: what a parser made of the command line, offered like a configuration object.
 
-An ``ArgumentParser`` (also under `HfArgumentParser`, `TrlParser`, simple-parsing, jsonargparse) and a click command
-(also under typer) hand settings to the code, and so does the environment. What the user's own code asks them for is
-recorded beside the parser's defaults (`config` event of the kind "script", or "env": unset), a waiting server forks
-there, and the values of a trial are put in before the script sees any. Values that the script hands on to a
-configuration object of a library are that object's (see `objects.handed_on`).
+What hands settings to the user's own code is offered when that asks for them:
+
+==================================================  ======  ==================================================
+what                                                kind    default
+==================================================  ======  ==================================================
+``ArgumentParser``, also under `HfArgumentParser`,  script  of the parser, of the dataclass
+`TrlParser`, simple-parsing, jsonargparse
+a click command, also under typer                   script  of the option
+Hydra's composed config                             script  composed without the overrides
+YAML, JSON, TOML that the script loads              script  none: only the user knows a good value
+a variable of the environment                       env     unset
+==================================================  ======  ==================================================
+
+It is recorded (`config` event), a waiting server forks there, and the values of a trial are put in before the script
+sees any. Values that the script hands on to a configuration object of a library are that object's (see
+`objects.handed_on`).
 """
 
 import contextlib
+import sys
 
 from . import objects, protocol, record, values
 from .held import _getframe, dataclasses, functools, os, re
@@ -15,6 +27,12 @@ from .imports import when_imported
 
 # Modules of parsers: whoever calls them is the one who asks.
 _PARSERS = ("argparse", "click", "typer", "rich_click", "simple_parsing", "jsonargparse", "tap")
+
+# Functions that read a file of settings, by module. (`json.loads` reads the rows of datasets.)
+_LOADERS = {"yaml": ("load", "safe_load", "full_load", "unsafe_load"), "json": ("load",), "tomllib": ("load",)}
+
+# So many files of so many settings are looked at: whatever else a script loads is data.
+_MOST_FILES, _MOST_SETTINGS = 8, 300
 
 # click, and the copy of it that typer has.
 _CLICK = ("click.core", "typer._click.core")
@@ -42,6 +60,10 @@ def install():
     when_imported("argparse", _wrap_argparse)
     for name in _CLICK:
         when_imported(name, _wrap_click)
+    for name in _LOADERS:
+        when_imported(name, _wrap_loaders)
+    when_imported("omegaconf.omegaconf", _wrap_omegaconf)
+    when_imported("hydra._internal.hydra", _wrap_hydra)
     _wrap_environment(type(os.environ))
 
 
@@ -81,7 +103,7 @@ def _wrap_argparse(module):
         found = vars(namespace)
         actions = [one for one in _actions_of(self, found, module) if one.dest in found]
         types = {one.dest: _type_name(getattr(one, "type", None), found[one.dest]) for one in actions}
-        _offer(found, _argparse_defaults(self, actions, module), types, user)
+        _offer(found, _argparse_defaults(self, actions, module), types, user, found.__setitem__)
         return namespace, rest
 
     module.ArgumentParser.parse_known_args = parse_known_args
@@ -137,7 +159,7 @@ def _wrap_click(module):
                     if not (param.required and nothing):
                         cast = getattr(param, "type_cast_value", lambda ctx, value: value)  # typer's has none
                         defaults[param.name] = None if nothing else cast(ctx, value)
-            _offer(ctx.params, defaults, types, user)
+            _offer(ctx.params, defaults, types, user, ctx.params.__setitem__)
         return rest
 
     module.Command.parse_args = parse_args
@@ -156,12 +178,14 @@ def _wrap_environment(cls):
         if user is None or (user, user.f_lasti) == _reading["all"]:
             return value
         if _reading["left"].pop(name) == value:
-            found = {name: value}
-            _offer(found, {name: None}, {name: "str"}, user, "env")
-            if found[name] is None:
-                del self[name]
-            elif found[name] != value:
-                self[name] = found[name]
+
+            def put(name, value):
+                if value is None:
+                    del self[name]
+                else:
+                    self[name] = value
+
+            _offer({name: value}, {name: None}, {name: "str"}, user, put, "env")
         return original(self, name)
 
     def __iter__(self):  # `dict(os.environ)` reads all of them for whatever comes after
@@ -172,18 +196,115 @@ def _wrap_environment(cls):
     cls.__getitem__, cls.__iter__ = __getitem__, __iter__
 
 
+# ---------------------------------------------------------------------------------------------- files of settings
+
+_files = set()  # those that were offered
+
+
+def _wrap_loaders(module):
+    for name in _LOADERS[module.__name__]:
+        setattr(module, name, _loading(getattr(module, name)))
+
+
+def _loading(original):
+    @functools.wraps(original)
+    def load(*args, **kwargs):
+        found = original(*args, **kwargs)
+        user = None if _parsing or len(_files) >= _MOST_FILES else _asked_by(_getframe(1), ())
+        if user is not None and isinstance(found, dict):
+            _files.add(id(found))
+            _offer_leaves(found, {}, user, lambda name, value: _put(found, name.split("."), value))
+        return found
+
+    return load
+
+
+def _put(tree, keys, value):
+    for key in keys[:-1]:
+        tree = tree[key]
+    tree[keys[-1]] = value
+
+
+def _leaves(tree, before=()):
+    """Dotted name -> value, of a dictionary of dictionaries whose keys are plain names."""
+    found = {}
+    for key, value in tree.items():
+        if not isinstance(key, str) or "." in key:
+            continue
+        if isinstance(value, dict):
+            found.update(_leaves(value, (*before, key)))
+        else:
+            found[".".join((*before, key))] = value
+    return found
+
+
+def _offer_leaves(tree, defaults, user, put):
+    found = _leaves(tree)
+    if len(found) <= _MOST_SETTINGS:
+        _offer(found, defaults, {name: _type_name(None, value) for name, value in found.items()}, user, put)
+
+
+def _plain(module, config):
+    """A config of OmegaConf as dictionaries, without what it takes from elsewhere."""
+    found = module.OmegaConf.to_container(config)
+    return found if isinstance(found, dict) else {}
+
+
+def _put_into(module, config):
+    def put(name, value):
+        with module.flag_override(config, ["struct", "readonly"], False):
+            module.OmegaConf.update(config, name, value)
+
+    return put
+
+
+def _wrap_omegaconf(module):
+    original = module.OmegaConf.load
+
+    @functools.wraps(original)
+    def load(*args, **kwargs):
+        with _alone():
+            config = original(*args, **kwargs)
+        user = _asked_by(_getframe(1), ())
+        if user is not None:
+            _offer_leaves(_plain(module, config), {}, user, _put_into(module, config))
+        return config
+
+    module.OmegaConf.load = staticmethod(load)
+
+
+def _wrap_hydra(module):
+    original = module.Hydra.compose_config
+
+    @functools.wraps(original)
+    def compose_config(self, *args, **kwargs):
+        config = original(self, *args, **kwargs)
+        if _getframe(1).f_code is not module.Hydra.run.__code__:
+            return config  # it only looks what mode it is in
+        conf, before = sys.modules["omegaconf.omegaconf"], {}
+        with contextlib.suppress(Exception):  # one that cannot be composed without them has no defaults
+            before = _plain(conf, original(self, **{**kwargs, "overrides": [], "with_log_configuration": False}))
+        now = {name: value for name, value in _plain(conf, config).items() if name != "hydra"}
+        user = _asked_by(_getframe(1), ("hydra",)) or _getframe(1)
+        _offer_leaves(now, _leaves(before), user, _put_into(conf, config))
+        return config
+
+    module.Hydra.compose_config = compose_config
+
+
 def _type_name(function, value):
     return getattr(function, "__name__", "") or ("" if value is None else type(value).__name__)
 
 
-def _offer(found, defaults, types, user, kind="script"):
+def _offer(found, defaults, types, user, put, kind="script"):
     """Record what a parser has made, and put in the values of the trial.
 
     Args:
-        found: name -> value; changed in place.
+        found: name -> value.
         defaults: name -> value without the command line; required settings have none.
         types: name -> name of the type.
         user: the frame that asks.
+        put: sets a value, by name.
         kind: of setting.
     """
     index = objects.next_index(kind)
@@ -205,4 +326,4 @@ def _offer(found, defaults, types, user, kind="script"):
     )
     for name, value in objects.wanted(kind, index).items():
         if name in found:
-            found[name] = defaults.get(name) if value == objects.DEFAULT else values.decode(value, found[name])
+            put(name, defaults.get(name) if value == objects.DEFAULT else values.decode(value, found[name]))

@@ -36,7 +36,7 @@ def find_factors(study: Study) -> Status | None:
     """
     study.listener.phase("factors", "comparing your settings with the good ones")
     site, bad_run, options = study.site, study.answer.bad_run, study.options
-    capture = read_capture(bad_run.traces.events.rows)
+    capture = replace(read_capture(bad_run.traces.events.rows), named=frozenset(study.good_side))
     say_what_is_not_in_force(study, bad_run)
     begun, launched = bad_run.traces.begun, _launched(study, capture)
     site.starts.learn(FirstRun(capture, begun.time if begun else bad_run.seen.seconds, launched))

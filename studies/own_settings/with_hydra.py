@@ -1,0 +1,11 @@
+import hydra
+from planted import config, train
+
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(given):
+    train(config(**given.training), given.mix, together=False)
+
+
+if __name__ == "__main__":
+    main()
