@@ -23,9 +23,10 @@ MASKED = {"$secret": HIDDEN}
 SECRET = "it is a secret; every trial uses yours"
 
 PLACES = re.compile(
-    r"(?:^|_)(?:configs?|models?|tokenizers?|data|datasets?|rows?|samples?|examples?|splits?|subsets?|paths?|dirs?|folders?|files?|names?|outputs?"
-    r"|projects?|ids?|urls?|hosts?|ports?|tokens?|keys?|users?|entity|seeds?|ranks?|devices?|gpus?|cuda|world_size"
-    r"|resume|checkpoints?|ckpts?|wandb|tensorboard|hub|logs?|logging|verbose|debug|quiet|cache|workers|threads|processes)(?:_|$)"
+    r"(?:^|_)(?:configs?|models?|tokenizers?|data|datasets?|rows?|samples?|examples?|splits?|subsets?|paths?|dirs?"
+    r"|folders?|files?|names?|outputs?|projects?|ids?|urls?|hosts?|ports?|tokens?|keys?|users?|entity|seeds?|ranks?"
+    r"|devices?|gpus?|cuda|world_size|resume|checkpoints?|ckpts?|wandb|tensorboard|hub|logs?|logging|verbose|debug"
+    r"|quiet|cache|workers|threads|processes)(?:_|$)"
 )
 """In the name of a setting that says what is trained on what, where and with whom: without it there is nothing to run,
 or nothing changes."""

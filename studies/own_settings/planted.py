@@ -30,7 +30,6 @@ def config(**settings):
         temperature=1.2,
         weight_decay=0.1,
         max_grad_norm=0.5,
-        beta=0.04,
         max_completion_length=4,
         num_generations=4,
         per_device_train_batch_size=4,
