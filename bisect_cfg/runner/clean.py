@@ -1,5 +1,5 @@
-"""Once a run is over, its folder is made fit to be kept: no secrets in what was written, no models that nobody
-needs."""
+"""Once a run is over, its folder is made fit to be kept: a log of bounded length, no secrets in what was written, no
+models that nobody needs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bisect_cfg.jsonfile import private
 from bisect_cfg.probe import secrets
 from bisect_cfg.probe.elsewhere import OUTPUT
 from bisect_cfg.probe.protocol import STACKS_FILE, Event
+from bisect_cfg.runner.logs import shorten
 from bisect_cfg.runner.traces import Tail
 
 BLOCK = 4 << 20
@@ -26,20 +27,18 @@ would fill the disk."""
 
 
 def clean_folder(folder: Path, events: Tail[Event] | None = None) -> None:
-    """Take secrets out of the log and the traces of the run in `folder`, and models out of its output.
+    """Shorten the log of the run in `folder`, take secrets out of it and the traces, and models out of its output.
 
-    Nothing is raised: on a full disk a text that cannot be written anew is emptied instead.
-
-    Args:
-        folder: of the run.
-        events: as they were read along: each line was looked at then. The probe masks what it knows before it
-            writes, so that they hardly ever have to be written anew.
+    The probe masks what it knows before it writes, and each line of `events` was looked at as it was read, so that they
+    hardly ever have to be written anew. Nothing is raised: on a full disk a text that cannot be written anew is emptied
+    instead.
     """
+    shorten(folder / "log.txt")
     for name in ("log.txt", STACKS_FILE):
-        _rewrite(folder / name, secrets.scrub_log)
+        rewrite(folder / name, secrets.scrub_log)
     traces = [] if events is None or events.clean else [events.path]
     for path in (*traces, *sorted(folder.glob("children/*.jsonl"))):
-        _rewrite(path, _scrub_rows)
+        rewrite(path, _scrub_rows)
     with contextlib.suppress(OSError):
         if size_of(folder / OUTPUT) > KEPT_BYTES:
             shutil.rmtree(folder / OUTPUT, ignore_errors=True)
@@ -57,7 +56,7 @@ def _scrub_row(line: str) -> str:
         return secrets.scrub_value(line)
 
 
-def _rewrite(path: Path, change: Callable[[str], str]) -> None:
+def rewrite(path: Path, change: Callable[[str], str]) -> None:
     """Write a text anew in its place if `change` changes it; a link is not followed."""
     temporary = path.with_name(path.name + ".new")
     if path.is_symlink() or not path.is_file():

@@ -76,12 +76,9 @@ class _Growing:
         self.position = 0  # up to here its lines were taken
         self._size = 0
 
-    def read(self, ends: bytes = b"\n") -> tuple[bytes, bool]:
-        """The lines that were completed since, and whether anything was added, half a line or more.
-
-        Args:
-            ends: bytes of which each ends a line.
-        """
+    def read(self, *ends: bytes) -> tuple[bytes, bool]:
+        """The lines that were completed since, by one of these ends, and whether anything was added, if only half a
+        line."""
         try:
             with self.path.open("rb") as stream:
                 size = stream.seek(0, os.SEEK_END)
@@ -91,21 +88,13 @@ class _Growing:
                 data = stream.read() if grown else b""
         except FileNotFoundError:
             return b"", False
-        end = max(data.rfind(ends[place : place + 1]) for place in range(len(ends))) + 1
-        self.position += end
-        return data[:end], grown
+        whole = data[: max(map(data.rfind, ends)) + 1]
+        self.position += len(whole)
+        return whole, grown
 
 
 class Tail(Generic[T]):
-    """The complete lines of a growing file of JSON lines.
-
-    Args:
-        path: of the file.
-        read_row: what a line is; None for one that is passed over.
-
-    Attributes:
-        rows: what has been read.
-    """
+    """The rows of a growing file of JSON lines: what `read_row` makes of each complete line, but for None."""
 
     def __init__(self, path: Path, read_row: Callable[[object], T | None]) -> None:
         self.path = path
@@ -115,35 +104,28 @@ class Tail(Generic[T]):
 
     @property
     def clean(self) -> bool:
-        """Whether no line of the file holds a secret that is known, as far as it was read; that must be all of it."""
+        """Whether the file was read to its end, and none of its lines holds a secret that is known."""
         with contextlib.suppress(OSError):
             return not self._held_secret and self.path.stat().st_size == self._file.position
         return True
 
     def read(self) -> bool:
         """Take in what has been added; whether there was a line."""
-        new = self._file.read()[0].split(b"\n")[:-1]
-        for line in new:
+        lines = self._file.read(b"\n")[0].split(b"\n")[:-1]
+        for line in lines:
             secret = holds_known(line.decode("utf-8", "replace"))  # the probe masks what it knows, others do not
             self._held_secret |= secret
             # Cut short by a full disk, or written by somebody else: the other lines still count.
-            with contextlib.suppress(ValueError, RecursionError):
+            with contextlib.suppress(ValueError, TypeError, RecursionError):
                 found = json.loads(line)
                 row = self._read_row(scrub_texts(found) if secret else found)
                 if row is not None:
                     self.rows.append(row)
-        return bool(new)
+        return bool(lines)
 
 
 class LogRows:
-    """The rows of metrics in the output of a running command, numbered by its steps where it prints them.
-
-    Args:
-        path: of the log.
-
-    Attributes:
-        rows: what has been read.
-    """
+    """The metric rows in the log of a running command, numbered by its steps where it prints them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -152,25 +134,25 @@ class LogRows:
 
     def read(self) -> bool:
         """Take in what has been printed; whether there was anything, be it a dot."""
-        lines, grown = self._file.read(b"\n\r")
+        lines, grown = self._file.read(b"\n", b"\r")
         for row in rows_in(lines):
             last = self.rows[-1]["step"] if self.rows else 0
-            said = row.values.get("step")
-            if said is None and self.rows and _said_again(row.values, self.rows[-1]):
+            printed = row.values.get("step")
+            if printed is None and self.rows and _repeats(row.values, self.rows[-1]):
                 self.rows[-1] = {**row.values, **self.rows[-1]}
                 continue
-            step = int(said) if said is not None and said == said else last + 1
+            step = last + 1 if printed is None or not math.isfinite(printed) else int(printed)
             if step > last:  # several ranks may print a step
                 self.rows.append({**row.values, "step": step})
         return grown
 
 
-def _said_again(values: Mapping[str, float], before: Row) -> bool:
+def _repeats(values: Mapping[str, float], before: Row) -> bool:
     """Whether two rows without steps are about one: LLaMA-Factory prints a line of its own beside the Trainer's, with
     fewer metrics and fewer digits
     (https://github.com/hiyouga/LLaMA-Factory/blob/main/src/llamafactory/train/callbacks.py)."""
-    told, known = KNOWN & values.keys(), KNOWN & before.keys()
-    if not (told < known or known < told):
+    ours, theirs = KNOWN & values.keys(), KNOWN & before.keys()
+    if not (ours < theirs or theirs < ours):
         return False
     return all(
         name in values and name in before
@@ -179,62 +161,44 @@ def _said_again(values: Mapping[str, float], before: Row) -> bool:
     )  # fmt: skip
 
 
-class _Counted:
-    """Reads one step's metrics as the probe writes them, None of anything else. Steps are counted from where the run
-    began: those of one that goes on from a checkpoint are not the training's.
-
-    Attributes:
-        before: number of a training -> its steps before its first row.
-    """
-
-    def __init__(self) -> None:
-        self.before: dict[int, int] = {}
-
-    def __call__(self, row: object) -> Row | None:
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            return None
-        time = row.get("time", 0.0)
-        if not isinstance(time, (int, float)) or isinstance(time, bool):
-            return None
-        before = self.before.setdefault(row.get("training", 1), max(row["step"] - 1, 0))
-        return {**row, "step": row["step"] - before} if before else row
-
-
 class Traces:
-    """What one run has told so far: what happened, and one row of metrics per optimizer step.
+    """What one run has told so far: its events, and one row of metrics per optimizer step of the training that it is
+    about. Steps are counted from where the run began: those of one that goes on from a checkpoint are not the
+    training's."""
 
-    Args:
-        events: of the whole run.
-        metrics: of the training that the run is about.
-        counted: reads these rows, and counts their steps from where the run began.
-
-    Attributes:
-        begun: that training: the last that has begun; None once the script prepares another one.
-        completed: the last that has come to its own end, with the script going on; None if another has begun since.
-        before: steps of the training before the run's: of one that goes on from a checkpoint.
-        earlier: rows of before, as the checkpoint has them: what its metrics were like.
-        heard: how often there was something new.
-    """
-
-    def __init__(self, events: Tail[Event], metrics: Tail[Row] | LogRows, counted: _Counted) -> None:
-        self.events, self.metrics, self._counted = events, metrics, counted
+    def __init__(self, folder: Path, printed: bool = False) -> None:
+        self.events = Tail(folder / EVENTS_FILE, read_event)
+        self.metrics: Tail[Row] | LogRows
+        self.metrics = LogRows(folder / "log.txt") if printed else Tail(folder / METRICS_FILE, self._metric_row)
         self.begun: TrainBegin | None = None
+        """That training: the last that has begun; None once the script prepares another one."""
         self.completed: Completed | None = None
-        self.before = self.heard = 0
-        self.earlier: tuple[Row, ...] = ()
-        self._watch = Watch()
+        """The last that came to its own end, with the script going on; None if another has begun since."""
+        self.before = 0  # steps of the training before the run's first
+        self.earlier: tuple[Row, ...] = ()  # the rows of those steps, as the checkpoint has them
+        self.heard = 0  # how often there was something new
+        self._before: dict[int, int] = {}  # number of a training -> its steps before its first row
         self._ahead: list[Row] = []  # of a training whose beginning was not read yet
+        self._watch = Watch()
 
     @classmethod
     def of(cls, folder: Path) -> Traces:
         """What a probe writes into a run's folder."""
-        counted = _Counted()
-        return cls(Tail(folder / EVENTS_FILE, read_event), Tail(folder / METRICS_FILE, counted), counted)
+        return cls(folder)
 
     @classmethod
     def printed(cls, folder: Path) -> Traces:
         """What a command without a probe prints into the log of its folder."""
-        return cls(Tail(folder / EVENTS_FILE, read_event), LogRows(folder / "log.txt"), _Counted())
+        return cls(folder, printed=True)
+
+    def _metric_row(self, row: object) -> Row | None:
+        """One step's metrics as the probe writes them, None of anything else."""
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            return None
+        if not isinstance(row.get("time", 0.0), (int, float)):
+            return None
+        before = self._before.setdefault(row.get("training", 1), max(row["step"] - 1, 0))
+        return {**row, "step": row["step"] - before} if before else row
 
     def read(self) -> bool:
         """Take in what is new in either; whether there was anything."""
@@ -247,12 +211,12 @@ class Traces:
     def _tell_trainings_apart(self) -> None:
         self.begun = self.completed = None
         number = 1
-        for row in self.events.rows:
-            if isinstance(row, TrainBegin):
-                self.begun, self.completed, number = row, None, row.number
-            elif isinstance(row, Completed):
-                self.completed = row
-            elif self.completed is not None and (isinstance(row, TrainerBuilt) or getattr(row, "kind", "") == "args"):
+        for event in self.events.rows:
+            if isinstance(event, TrainBegin):
+                self.begun, self.completed, number = event, None, event.number
+            elif isinstance(event, Completed):
+                self.completed = event
+            elif self.completed is not None and (isinstance(event, TrainerBuilt) or _is_training_config(event)):
                 self.begun = None
         # The events were read first: a row can be there of a training that has begun in between.
         over, last = self.begun is None and self.completed is not None, self.metrics.rows[-1:]
@@ -262,8 +226,8 @@ class Traces:
             self.metrics.rows = [] if over else [row for training, row in rows if training == number]
         resumed = self.event(Resumed)
         if resumed is not None and resumed.checkpoint is not None and not self.before:
-            self.earlier = earlier_rows(Path(resumed.checkpoint), resumed.step)
-        self.before = self._counted.before.get(number, 0 if resumed is None else resumed.step)
+            self.earlier = _earlier_rows(Path(resumed.checkpoint), resumed.step)
+        self.before = self._before.get(number, 0 if resumed is None else resumed.step)
 
     def adopt(self) -> None:
         """Once the run is over: if it never came to train, and a process that it started has built a training config,
@@ -274,7 +238,7 @@ class Traces:
         for path in sorted(folder.glob("children/*-events.jsonl"), key=lambda path: path.stat().st_mtime):
             tail = Tail(path, read_event)
             tail.read()
-            if any(isinstance(row, ConfigBuilt) and row.kind == "args" for row in tail.rows):
+            if any(isinstance(event, ConfigBuilt) and _is_training_config(event) for event in tail.rows):
                 with open(self.events.path, "ab", opener=private) as stream:
                     stream.write(path.read_bytes())
                 self.events.read()
@@ -308,26 +272,24 @@ class Traces:
         return any(row.final for row in self.all(Raised))
 
 
-@functools.lru_cache(maxsize=8)
-def earlier_rows(checkpoint: Path, step: int) -> tuple[Row, ...]:
-    """What a run had logged by the time of a checkpoint: the first rows and the last, their steps counted from there
-    backwards (0 is the last). Empty where that cannot be read.
+def _is_training_config(event: Event) -> bool:
+    return getattr(event, "kind", "") == "args"
 
-    Args:
-        checkpoint: its folder.
-        step: of the training, at which it was saved.
-    """
+
+@functools.lru_cache(maxsize=8)
+def _earlier_rows(checkpoint: Path, step: int) -> tuple[Row, ...]:
+    """What a run had logged by the time of a checkpoint, saved after this step: the first rows and the last, their
+    steps counted from there backwards (0 is the last). Empty where that cannot be read."""
     try:
         logged = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))["log_history"]
         rows = [
-            {**row, "step": int(row["step"]) - step}
+            {name: _number(value) for name, value in row.items()} | {"step": int(row["step"]) - step}
             for row in logged
             if "loss" in row and isinstance(row.get("step"), (int, float)) and row["step"] <= step
         ]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ()
-    numbers = [{name: _number(value) for name, value in row.items()} for row in rows]
-    return tuple(numbers[:FIRST_ROWS] + numbers[max(len(numbers) - LAST_ROWS, FIRST_ROWS) :])
+    return tuple(rows[:FIRST_ROWS] + rows[max(len(rows) - LAST_ROWS, FIRST_ROWS) :])
 
 
 def _number(value: object) -> object:
@@ -337,16 +299,10 @@ def _number(value: object) -> object:
 
 
 def tail_of_log(path: Path, lines: int = 12) -> list[str]:
-    """The last lines of a log as text, the states of a progress bar reduced to the last one.
-
-    Args:
-        path: the log; may not exist.
-        lines: how many lines at most.
-    """
+    """The last lines of a log as text, the states of a progress bar reduced to the last one; empty without a log."""
     try:
         with path.open("rb") as stream:
-            stream.seek(0, 2)
-            stream.seek(max(0, stream.tell() - TAIL_BYTES))
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES))
             text = stream.read().decode("utf-8", "replace")
     except OSError:
         return []
@@ -361,12 +317,12 @@ def unprinted(traces: Traces, log: str) -> list[str]:
     if raised is None:
         return []
     frames = traceback.StackSummary.from_list([(*frame, None) for frame in raised.frames])
-    printed = ["Traceback (most recent call last):\n", *frames.format(), f"{raised.type}: {raised.message}"]
-    told = [scrub(line) for line in "".join(printed).split("\n")]
+    text = "".join(["Traceback (most recent call last):\n", *frames.format(), f"{raised.type}: {raised.message}"])
+    lines = [scrub(line) for line in text.split("\n")]
     # A syntax error is printed without its place, which its text ends with.
     begun = (line for line in log.splitlines() if line.startswith(f"{raised.type}: "))
-    shown = told[-1] in log or any(told[-1].startswith(line) for line in begun)
-    return [] if shown else told
+    shown = lines[-1] in log or any(lines[-1].startswith(line) for line in begun)
+    return [] if shown else lines
 
 
 # ------------------------------------------------------------------------------------------------------ stacks

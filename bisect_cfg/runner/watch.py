@@ -47,27 +47,16 @@ class Watched(Protocol):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a watched run came to its end.
+    """How a watched run came to its end; stored in ``ending.json``. Times are in seconds."""
 
-    Attributes:
-        exit_code: None where we ended it.
-        hang: why it was called a hang, None if it was not.
-        seconds: it took.
-        longest_silence: in training and outside of named slow phases, in seconds.
-        phases: name of a slow phase -> its longest silence, in seconds.
-        costly: whether it was ended because it takes longer than can be afforded.
-        stood: where it hung; "" if it did not, or if that is not known.
-        paused: where it stood in pauses after which it went on.
-    """
-
-    exit_code: int | None
-    hang: str | None
+    exit_code: int | None  # None where we ended it
+    hang: str | None  # why it was called a hang
     seconds: float
-    longest_silence: float = 0.0
-    phases: Mapping[str, float] = field(default_factory=dict)
-    costly: bool = False
-    stood: Place = ""
-    paused: Sequence[Place] = ()
+    longest_silence: float = 0.0  # in training, outside of named slow phases
+    phases: Mapping[str, float] = field(default_factory=dict)  # name of a slow phase -> its longest silence
+    costly: bool = False  # whether it was ended because it takes longer than can be afforded
+    stood: Place = ""  # where it hung; "" if it did not, or if that is not known
+    paused: Sequence[Place] = ()  # where it stood in pauses after which it went on
 
 
 def watch(
@@ -131,7 +120,7 @@ def watch(
 
 
 def ending_of(silence: Silence, code: int | None, hang: str | None, seconds: float) -> Ending:
-    """How a run ended after so many seconds, with what its silences have shown; see `Ending`."""
+    """How a run ended after so many seconds, with what its silences have shown."""
     stood = "" if hang is None else silence.stood
     if code == 0:
         silence.end()
@@ -141,12 +130,8 @@ def ending_of(silence: Silence, code: int | None, hang: str | None, seconds: flo
 
 
 def look_at_stacks(child: Watched, keep: bool = False) -> Place:
-    """Ask all processes of a run for their stacks; where it stands, "" if one of them does not say.
-
-    Args:
-        child: the run.
-        keep: leave the stacks in their files; otherwise these are afterwards as if nobody had asked.
-    """
+    """Ask all processes of a run for their stacks; where it stands, "" if one of them does not say. The stacks stay in
+    their files if `keep`; otherwise these are afterwards as if nobody had asked."""
     probed = child.probed()
     # It would be the end of a process that is not prepared for it: one that has just begun, or is another program now.
     asked = [pid for pid in probed.values() if pid is not None and catches(pid, STACK_SIGNAL)]
@@ -156,14 +141,14 @@ def look_at_stacks(child: Watched, keep: bool = False) -> Place:
             os.kill(pid, STACK_SIGNAL)
     if asked:
         time.sleep(STACK_DUMP_SECONDS)
-    told = []
+    written = []
     for path, size in sizes.items():
         with contextlib.suppress(OSError), open(path, "r+b", opener=private) as stream:
             stream.seek(size)
-            told.append(stream.read().decode("utf-8", "replace"))
+            written.append(stream.read().decode("utf-8", "replace"))
             if not keep:
                 stream.truncate(size)
-    return place_of(told) if len(asked) == len(told) == len(probed) else ""
+    return place_of(written) if len(asked) == len(written) == len(probed) else ""
 
 
 def place_of(stacks: Sequence[str]) -> Place:

@@ -192,18 +192,18 @@ def test_the_log_of_a_server_is_kept_without_secrets(tool):
 @pytest.mark.training
 def test_a_log_of_any_size_is_cleaned_in_place(tmp_path):
     from bisect_cfg.probe.secrets import scrub_log
-    from bisect_cfg.runner.clean import BLOCK, _rewrite
+    from bisect_cfg.runner.clean import BLOCK, rewrite
 
     log, line = tmp_path / "log.txt", b"step \xff 12 of 40 " + b"." * 80 + b"\n"
     log.write_bytes(line * (BLOCK // len(line) - 1) + b"a " * 300 + b"hf_" + b"A1b2C3d4" * 4 + b"\n" + line * 9)
-    _rewrite(log, scrub_log)
+    rewrite(log, scrub_log)
     content = log.read_bytes()
     assert b"A1b2" not in content and content.count(line) == BLOCK // len(line) - 1 + 9 and b"a *" in content
     assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
     other = tmp_path / "other"
     other.symlink_to(log)
     log.write_bytes(b"password: opensesame\n")
-    _rewrite(other, scrub_log)
+    rewrite(other, scrub_log)
     assert log.read_bytes() == b"password: opensesame\n"  # a link is not followed
 
 
