@@ -20,12 +20,7 @@ Each such question costs minutes, and the trials will tell."""
 
 
 class ConfigChecks:
-    """The answers so far.
-
-    Args:
-        path: the file that keeps them.
-        build: asks the library.
-    """
+    """The answers so far, kept in a file; `build` asks the library."""
 
     def __init__(self, path: Path, build: Build) -> None:
         self._path, self._build = path, build
@@ -43,7 +38,7 @@ class ConfigChecks:
 
     def resolve(self, item: BuildRequest, build: Build | None = None) -> BuildAnswer:
         """What a configuration resolves to, or why it cannot be built; `build` asks in place of the usual way."""
-        key = json.dumps(to_json(item), sort_keys=True, default=repr)
+        key = _key(to_json(item))
         if key not in self._resolved:
             answer = (build or self._build)(item)
             if answer.unanswered:
@@ -60,8 +55,7 @@ class ConfigChecks:
         study, and a trial will show it.
         """
         for reads, answers in self._errors.items():
-            key = _restricted(item, reads)
-            if key in answers:
+            if (key := _restricted(item, reads)) in answers:
                 return answers[key]
         if self._unanswered >= MOST_UNANSWERED:
             return None
@@ -76,18 +70,18 @@ class ConfigChecks:
 
     def save(self) -> None:
         """Write the answers down, if there are new ones."""
-        if not self._changed:
-            return
-        kept = {
-            "resolved": {key: to_json(answer) for key, answer in self._resolved.items()},
-            "errors": [[sorted(reads), answers] for reads, answers in self._errors.items()],
-        }
-        write_json(self._path, kept)
-        self._changed = False
+        if self._changed:
+            resolved = {key: to_json(answer) for key, answer in self._resolved.items()}
+            errors = [[sorted(reads), answers] for reads, answers in self._errors.items()]
+            write_json(self._path, {"resolved": resolved, "errors": errors})
+            self._changed = False
 
 
 def _restricted(item: BuildRequest, fields: frozenset[str]) -> str:
     """The overrides of certain fields, and how many processes there are to be, as a key."""
     kept = {name: value for name, value in item.overrides.items() if name.split(".")[0] in fields}
-    kept |= {"world_size": item.world_size} if item.world_size > 1 else {}
-    return json.dumps(kept, sort_keys=True, default=repr)
+    return _key(kept | ({"world_size": item.world_size} if item.world_size > 1 else {}))
+
+
+def _key(data: object) -> str:
+    return json.dumps(data, sort_keys=True, default=repr)
