@@ -7,38 +7,31 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
-from bisect_cfg.jsonfile import private
+from bisect_cfg.jsonfile import private, write_text
 from bisect_cfg.probe import secrets
 from bisect_cfg.probe.elsewhere import OUTPUT
-from bisect_cfg.probe.protocol import STACKS_FILE, Event
+from bisect_cfg.probe.protocol import EVENTS_FILE, STACKS_FILE
 from bisect_cfg.runner.logs import shorten
-from bisect_cfg.runner.traces import Tail
-
-BLOCK = 4 << 20
-"""Bytes of a text that are held at once."""
 
 KEPT_BYTES = 256 << 20
 """What a trial's callbacks and stages saved is kept up to this size, for whoever wants to look; models of each trial
 would fill the disk."""
 
 
-def clean_folder(folder: Path, events: Tail[Event] | None = None) -> None:
+def clean_folder(folder: Path) -> None:
     """Shorten the log of the run in `folder`, take secrets out of it and the traces, and models out of its output.
 
-    The probe masks what it knows before it writes, and each line of `events` was looked at as it was read, so that they
-    hardly ever have to be written anew. Nothing is raised: on a full disk a text that cannot be written anew is emptied
-    instead.
+    The probe masks what it knows before it writes, so that events hardly ever have to be written anew. Nothing is
+    raised: on a full disk a text that cannot be written anew is emptied instead.
     """
     shorten(folder / "log.txt")
     for name in ("log.txt", STACKS_FILE):
-        rewrite(folder / name, secrets.scrub_log)
-    traces = [] if events is None or events.clean else [events.path]
-    for path in (*traces, *sorted(folder.glob("children/*.jsonl"))):
-        rewrite(path, _scrub_rows)
+        _rewrite(folder / name, secrets.scrub_log)
+    for path in (folder / EVENTS_FILE, *folder.glob("children/*.jsonl")):
+        _rewrite(path, _scrub_rows)
     with contextlib.suppress(OSError):
         if size_of(folder / OUTPUT) > KEPT_BYTES:
             shutil.rmtree(folder / OUTPUT, ignore_errors=True)
@@ -56,39 +49,19 @@ def _scrub_row(line: str) -> str:
         return secrets.scrub_value(line)
 
 
-def rewrite(path: Path, change: Callable[[str], str]) -> None:
+def _rewrite(path: Path, change: Callable[[str], str]) -> None:
     """Write a text anew in its place if `change` changes it; a link is not followed."""
-    temporary = path.with_name(path.name + ".new")
     if path.is_symlink() or not path.is_file():
         return
     try:
-        with open(path, "rb", opener=private) as old, open(temporary, "wb", opener=private) as new:
-            changed = False
-            for block in _blocks(old):
-                text = block.decode("utf-8", "surrogateescape")
-                result = change(text)
-                changed = changed or result != text
-                new.write(result.encode("utf-8", "surrogateescape"))
-        if changed:
-            temporary.replace(path)
+        with open(path, "rb", opener=private) as stream:
+            text = stream.read().decode("utf-8", "surrogateescape")
+        changed = change(text)
+        if changed != text:
+            write_text(path, changed)
     except OSError:
         with contextlib.suppress(OSError):  # what cannot be made clean is not kept
             os.truncate(path, 0)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
-def _blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """The bytes of a file in blocks that end with a line, where lines are shorter than a block."""
-    rest = b""
-    while data := stream.read(BLOCK):
-        data = rest + data
-        end = data.rfind(b"\n") + 1 or len(data)
-        rest = data[end:]
-        yield data[:end]
-    if rest:
-        yield rest
 
 
 def size_of(folder: Path) -> int:

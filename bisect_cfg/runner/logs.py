@@ -68,9 +68,6 @@ def _cut(log: BinaryIO, size: int) -> None:
 
 def _punch(handle: int, start: int, length: int) -> bool:
     keep_size, punch_hole = 1, 2
-    try:
-        fallocate = ctypes.CDLL(None).fallocate
-    except AttributeError:
-        return False
+    fallocate = ctypes.CDLL(None).fallocate
     fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
     return fallocate(handle, keep_size | punch_hole, start, length) == 0

@@ -258,7 +258,7 @@ class ScriptSite(Site):
             ending = replace(ending, longest_silence=0.0, phases={}, stood="", paused=())
         traces.read()
         traces.adopt()
-        clean_folder(folder, traces.events)
+        clean_folder(folder)
         if self.inputs is not None:  # one that changed before the script was read makes this no evidence
             self.inputs.after_run(traces.all(Opened))
             self.inputs.check()

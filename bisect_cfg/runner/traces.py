@@ -73,7 +73,7 @@ class _Growing:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.position = 0  # up to here its lines were taken
+        self._position = 0  # up to here its lines were taken
         self._size = 0
 
     def read(self, *ends: bytes) -> tuple[bytes, bool]:
@@ -83,13 +83,13 @@ class _Growing:
             with self.path.open("rb") as stream:
                 size = stream.seek(0, os.SEEK_END)
                 grown, self._size = size != self._size, size
-                self.position = min(self.position, size)  # a log can be cut
-                stream.seek(self.position)
+                self._position = min(self._position, size)  # a log can be cut
+                stream.seek(self._position)
                 data = stream.read() if grown else b""
         except FileNotFoundError:
             return b"", False
         whole = data[: max(map(data.rfind, ends)) + 1]
-        self.position += len(whole)
+        self._position += len(whole)
         return whole, grown
 
 
@@ -100,21 +100,12 @@ class Tail(Generic[T]):
         self.path = path
         self.rows: list[T] = []
         self._read_row, self._file = read_row, _Growing(path)
-        self._held_secret = False
-
-    @property
-    def clean(self) -> bool:
-        """Whether the file was read to its end, and none of its lines holds a secret that is known."""
-        with contextlib.suppress(OSError):
-            return not self._held_secret and self.path.stat().st_size == self._file.position
-        return True
 
     def read(self) -> bool:
         """Take in what has been added; whether there was a line."""
         lines = self._file.read(b"\n")[0].split(b"\n")[:-1]
         for line in lines:
             secret = holds_known(line.decode("utf-8", "replace"))  # the probe masks what it knows, others do not
-            self._held_secret |= secret
             # Cut short by a full disk, or written by somebody else: the other lines still count.
             with contextlib.suppress(ValueError, TypeError, RecursionError):
                 found = json.loads(line)
@@ -218,12 +209,11 @@ class Traces:
                 self.completed = event
             elif self.completed is not None and (isinstance(event, TrainerBuilt) or _is_training_config(event)):
                 self.begun = None
+        over = self.begun is None and self.completed is not None
+        rows = [(row.get("training", 1), row) for row in (*self._ahead, *self.metrics.rows)]
         # The events were read first: a row can be there of a training that has begun in between.
-        over, last = self.begun is None and self.completed is not None, self.metrics.rows[-1:]
-        if number > 1 or over or self._ahead or any(row.get("training", 1) > 1 for row in last):
-            rows = [(row.get("training", 1), row) for row in (*self._ahead, *self.metrics.rows)]
-            self._ahead = [row for training, row in rows if training > number]
-            self.metrics.rows = [] if over else [row for training, row in rows if training == number]
+        self._ahead = [row for training, row in rows if training > number]
+        self.metrics.rows = [] if over else [row for training, row in rows if training == number]
         resumed = self.event(Resumed)
         if resumed is not None and resumed.checkpoint is not None and not self.before:
             self.earlier = _earlier_rows(Path(resumed.checkpoint), resumed.step)
