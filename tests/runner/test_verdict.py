@@ -59,22 +59,46 @@ failures = st.one_of(
 usual = st.frozensets(st.sampled_from(["collapse", "no-gradient"]))
 
 
-@given(deaths, shown, failures, usual)
-def test_a_pass_has_no_signature_and_a_failure_is_the_one_under_study(died, kinds, failure, usual) -> None:
+@given(deaths, shown, failures, usual, st.booleans())
+def test_a_pass_shows_nothing_a_failure_is_the_one_under_study_and_only_a_pass_is_healthy(
+    died, kinds, failure, usual, compared
+) -> None:
     seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0)
-    verdict = judge(seen, Metrics(rows(*kinds)), Standard(failure, usual))
+    verdict = judge(seen, Metrics(rows(*kinds)), Standard(failure, usual, good=rows() if compared else None))
     assert (verdict.signature is None) == (verdict.outcome is Outcome.PASS)
     if verdict.outcome is Outcome.FAIL and failure is not None:
         assert failure.includes(verdict.signature) and verdict.signature.kind not in SAY_NOTHING
     if died is not None:
         assert verdict.signature == died, "what a run died of counts before what its metric rows show"
+    assert (verdict.healthy is None) == (not compared)
+    assert not verdict.healthy or died is None and kinds <= usual
+    assert died is not None or kinds or verdict.healthy is not False
 
 
-@given(deaths, shown, usual)
-def test_only_what_passes_can_be_healthy(died, kinds, usual) -> None:
-    seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0)
-    verdict = judge(seen, Metrics(rows(*kinds)), Standard(Failure(CRASH), usual, good=rows()))
-    assert verdict.outcome is Outcome.PASS or verdict.healthy is False
+@pytest.mark.parametrize(
+    ("asked", "counts"),
+    [
+        ("any", {"SIGFPE", "SIGSEGV", "NAN", "SAMPLED", "LOSS", "OTHER"}),
+        ("signal", {"SIGFPE", "SIGSEGV"}),
+        ("non-finite", {"NAN", "SAMPLED", "LOSS"}),
+        ("sig(fpe|segv)", {"SIGFPE", "SIGSEGV"}),
+        ("column", {"OTHER"}),
+        ("", {"OTHER"}),
+    ],
+)
+def test_what_counts_as_the_failure_if_the_user_says_so(asked: str, counts: set[str]) -> None:
+    shown = {
+        "SIGFPE": CRASH,
+        "SIGSEGV": Signature("signal", "SIGSEGV"),
+        "NAN": NAN,
+        "SAMPLED": Signature("exception", "RuntimeError", "probability tensor contains either `inf`, `nan`"),
+        "LOSS": Signature("non-finite", "loss"),
+        "OTHER": Signature("exception", "ValueError", "no such column"),
+    }
+    failure = Failure(shown["OTHER"], asked=asked)
+    assert {name for name, signature in shown.items() if failure.includes(signature)} == counts
+    with pytest.raises(ValueError, match="regular expression"):
+        Failure(NAN, asked="([").includes(NAN)
 
 
 @settings(deadline=None)
@@ -134,11 +158,10 @@ def test_the_result_of_an_earlier_process_is_judged_anew(tmp_path: Path) -> None
 @given(st.sampled_from([CRASH, NAN, Signature("exception", "ValueError", "no")]), st.integers(1, 12))
 def test_equal_runs_have_equal_traces_and_one_bit_tells_them_apart(died, steps) -> None:
     seen, made = Observation(died, Ended.FAILURE, steps, 1.0), rows()[:steps]
-    other = [dict(row) for row in made]
-    other[-1]["grad_norm"] += 2**-52
     timed = [{**row, "time": 17.0 + row["step"]} for row in made]
-    assert trace_of(seen, Metrics(made)) == trace_of(seen, Metrics(timed)) != "" != trace_of(seen, Metrics(other))
-    assert trace_of(seen, Metrics(other)) != trace_of(seen, Metrics(made))
+    other = [*made[:-1], {**made[-1], "grad_norm": made[-1]["grad_norm"] + 2**-52}]
+    assert trace_of(seen, Metrics(made)) == trace_of(seen, Metrics(timed)) != ""
+    assert trace_of(seen, Metrics(other)) not in ("", trace_of(seen, Metrics(made)))
 
 
 @pytest.mark.parametrize(
