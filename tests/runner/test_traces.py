@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bisect_cfg.common.failures import health
 from bisect_cfg.probe.protocol import Raised
-from bisect_cfg.runner.traces import SIGNALS, LogRows, Tail, Traces, fatal_signal, stack_frames, tail_of_log, unprinted
+from bisect_cfg.runner.traces import (
+    FIRST_ROWS,
+    LAST_ROWS,
+    SIGNALS,
+    Traces,
+    fatal_signal,
+    innermost_frame,
+    stack_frames,
+    tail_of_log,
+    unprinted,
+)
 
 RAY = "\x1b[36m(TaskRunner pid=81123)\x1b[0m "
 
 
-def test_tail_reads_only_complete_lines(tmp_path):
-    path = tmp_path / "x.jsonl"
-    tail = Tail(path, lambda row: row)
-    assert tail.read() is False
-    path.write_text('{"a": 1}\n{"a"')
-    assert tail.read() is True and tail.rows == [{"a": 1}]
-    assert tail.read() is False
-    with path.open("a") as stream:
-        stream.write(": 2}\n")
-    assert tail.read() is True and tail.rows == [{"a": 1}, {"a": 2}]
-
-
-def test_tail_passes_over_a_broken_line(tmp_path):
+def test_complete_lines_are_read_as_they_come_and_what_is_none_of_ours_is_passed_over(tmp_path) -> None:
     """A full disk cuts a line short; the rest of the trial still counts."""
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"a": 1}\n{"b": {"a": 2}\n\x00\xff\n{"a": 3}\n')
-    tail = Tail(path, lambda row: row)
-    tail.read()
-    assert tail.rows == [{"a": 1}, {"a": 3}]
+    path, traces = tmp_path / "metrics.jsonl", Traces.of(tmp_path)
+    assert not traces.read()
+    for added, new, steps in (
+        ('{"step": 1, "loss": 0.5}\n{"step"', True, [1]),
+        ("", False, [1]),
+        (": 2}\n", True, [1, 2]),
+        ('{"b": {"step": 3}\n\0\xff\n7\n{"step": "4"}\n{"step": 5, "time": "now"}\n', True, [1, 2]),
+        ('{"step": 6, "training": []}\n{"step": 7, "time": 2}\n', True, [1, 2, 7]),
+    ):
+        with path.open("a", encoding="latin-1") as stream:
+            stream.write(added)
+        assert traces.read() is new and [row["step"] for row in traces.metrics.rows] == steps
+    assert traces.heard == 4
 
 
 @pytest.mark.parametrize(
@@ -96,7 +104,8 @@ def test_what_trainers_print(tmp_path, line, values):
     """Whole runs of each: every step is a row, and one whose loss and gradient turn into NaN fails silently."""
     path, every = tmp_path / "log.txt", 1 if "{step}" not in line else 2
     for breaks in (None, 7):
-        rows = LogRows(path)
+        path.unlink(missing_ok=True)
+        traces = Traces.printed(tmp_path)
         with path.open("w") as stream:
             stream.write("loading loss: and step 3\n")
             for number in range(1, 31):
@@ -104,24 +113,22 @@ def test_what_trainers_print(tmp_path, line, values):
                 told = {"loss": "nan" if bad else 0.25, "norm": "nan" if bad else 0.3}
                 stream.write(line.format(step=every * number, **told) + "\n")
                 stream.flush()
-                rows.read()
-        assert [row["step"] for row in rows.rows] == [every * number for number in range(1, 31)]
-        assert {name: rows.rows[2].get(name) for name in (*values, "loss")} == {**values, "loss": 0.25}
-        assert {symptom.kind for symptom in health.symptoms(rows.rows, ended=False)} == (
-            set() if breaks is None else {"non-finite"}
-        )
+                traces.read()
+        rows = traces.metrics.rows
+        assert [row["step"] for row in rows] == [every * number for number in range(1, 31)]
+        assert {name: rows[2].get(name) for name in (*values, "loss")} == {**values, "loss": 0.25}
+        assert {symptom.kind for symptom in traces.symptoms(False)} == (set() if breaks is None else {"non-finite"})
 
 
 def test_half_a_line_is_a_sign_of_life_once(tmp_path) -> None:
-    path = tmp_path / "log.txt"
-    rows = LogRows(path)
+    path, traces = tmp_path / "log.txt", Traces.printed(tmp_path)
     path.write_text("loading ...")
-    assert rows.read() and not rows.read()
+    assert traces.read() and not traces.read()
     path.write_text("x")  # the middle of a long log was let go
-    assert rows.read()
+    assert traces.read()
     with path.open("a") as stream:
         stream.write("\n{'loss': 0.5, 'grad_norm': 1.0, 'step': 3}\n")
-    assert rows.read() and rows.rows[0]["step"] == 3
+    assert traces.read() and traces.metrics.rows[0]["step"] == 3
 
 
 SCRIPT = """
@@ -137,15 +144,27 @@ outer()
 
 
 @pytest.mark.parametrize("wanted", SIGNALS.values(), ids=lambda one: one.name)
-def test_a_signal_and_where_it_came(wanted: signal.Signals) -> None:
+def test_a_signal_and_where_it_came(tmp_path, wanted: signal.Signals) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(int(wanted))], capture_output=True, text=True)
-    assert fatal_signal(done.stderr) is wanted
-    assert stack_frames(done.stderr) == [
-        ("<string>", 6, "inner"),
-        ("<string>", 8, "outer"),
-        ("<string>", 9, "<module>"),
-    ]
+    assert fatal_signal(done.stderr) is wanted and fatal_signal("") is None
+    frames = [("<string>", 6, "inner"), ("<string>", 8, "outer"), ("<string>", 9, "<module>")]
+    assert stack_frames(done.stderr) == frames and stack_frames("") == []
+    assert innermost_frame(tmp_path) == ""
+    (tmp_path / "stacks.txt").write_text(done.stderr)
+    assert innermost_frame(tmp_path) == "inner (<string>:6)"
 
 
-def test_nothing_written_says_nothing() -> None:
-    assert fatal_signal("") is None and stack_frames("") == []
+@given(st.integers(1, 500), st.integers(0, 400))
+def test_what_was_logged_before_a_checkpoint_is_read_from_it(tmp_path_factory, step: int, count: int) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    logged = [{"step": number, "loss": "0.5", "entropy": 1.0} for number in range(1, count + 1)]
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "eval_loss": 1}, *logged]}))
+    begun = {"event": "resumed", "time": 0.0, "step": step, "checkpoint": str(folder)}
+    (folder / "events.jsonl").write_text(json.dumps(begun) + "\n")
+    (folder / "metrics.jsonl").write_text(json.dumps({"step": step + 1, "loss": 0.25}) + "\n")
+    traces = Traces.of(folder)
+    traces.read()
+    earlier, before = traces.as_metrics.earlier, range(1 - step, 1 - max(step - count, 0))
+    assert [row["step"] for row in earlier] == [*before[:FIRST_ROWS], *before[FIRST_ROWS:][-LAST_ROWS:]]
+    assert all(row["loss"] == 0.5 for row in earlier)
+    assert traces.before == step and [row["step"] for row in traces.metrics.rows] == [1]
