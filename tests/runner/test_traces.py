@@ -72,34 +72,26 @@ def test_tail_of_log(tmp_path):
 @pytest.mark.parametrize(
     ("line", "values"),
     [
-        (
-            RAY + "step:{step} - global_seqlen/min:12 - actor/entropy:1.9 - actor/pg_loss:np.float64({loss}) - "
-            "actor/grad_norm:np.float64({norm}) - critic/score/mean:0.5 - timing_s/step:31.2",
-            {"entropy": 1.9, "reward": 0.5, "grad_norm": 0.3},
-        ),
-        (
-            RAY + "2025-06-01 10:00:03 INFO     openrlhf.trainer.ppo_trainer:fit:412 - ✨ Global step {step}: "
-            "{{'policy_loss': {loss}, 'actor_lr': 5e-07, 'kl': 0.01, 'reward': 0.5, 'generate_time': '00:00:31'}}",
-            {"kl": 0.01, "reward": 0.5},
-        ),
-        (
-            "{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': 1e-06, 'epoch': 0.004}}\n"
-            "[INFO|2025-06-01 10:00:00] llamafactory.train.callbacks:143 >> "
-            "{{'loss': {loss}, 'learning_rate': 1.0000e-06, 'epoch': 0.00, 'throughput': 1234.5}}",
-            {"grad_norm": 0.3, "learning_rate": 1e-6},
-        ),
-        (
-            "{{'loss': {loss}, 'grad_norm': {norm}, 'memory(GiB)': 33.1, 'reward': 0.5, 'reward_std': 0.2, "
-            "'epoch': 0.0, 'global_step/max_steps': '{step}/400', 'percentage': '1.00%'}}",
-            {"grad_norm": 0.3, "reward_std": 0.2},
-        ),
+        (RAY + "step:{step} - global_seqlen/min:12 - actor/entropy:1.9 - actor/pg_loss:np.float64({loss}) - "
+         "actor/grad_norm:np.float64({norm}) - critic/score/mean:0.5 - timing_s/step:31.2",
+         {"entropy": 1.9, "reward": 0.5, "grad_norm": 0.3}),
+        (RAY + "2025-06-01 10:00:03 INFO     openrlhf.trainer.ppo_trainer:fit:412 - ✨ Global step {step}: "
+         "{{'policy_loss': {loss}, 'actor_lr': 5e-07, 'kl': 0.01, 'reward': 0.5, 'generate_time': '00:00:31'}}",
+         {"kl": 0.01, "reward": 0.5}),
+        ("{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': 1e-06, 'epoch': 0.004}}\n"
+         "[INFO|2025-06-01 10:00:00] llamafactory.train.callbacks:143 >> "
+         "{{'loss': {loss}, 'learning_rate': 1.0000e-06, 'epoch': 0.00, 'throughput': 1234.5}}",
+         {"grad_norm": 0.3, "learning_rate": 1e-6}),
+        ("{{'loss': {loss}, 'grad_norm': {norm}, 'memory(GiB)': 33.1, 'reward': 0.5, 'reward_std': 0.2, "
+         "'epoch': 0.0, 'global_step/max_steps': '{step}/400', 'percentage': '1.00%'}}",
+         {"grad_norm": 0.3, "reward_std": 0.2}),
         ("Step {step} | loss:{loss} lr:2e-05 grad_norm:{norm} rewards:0.5 ", {"reward": 0.5, "grad_norm": 0.3}),
         ("\r1|{step}|Loss: {loss}:   3%|▎         | {step}/400 [00:10<10:00,  1.5s/it]", {}),
         ('{{"step": {step}, "loss": {loss}, "grad_norm": {norm}, "reward": 0.5}}', {"grad_norm": 0.3, "reward": 0.5}),
         ("{{'loss': '{loss}', 'grad_norm': '{norm}', 'reward_std': '0.2', 'epoch': '0.1'}}", {"reward_std": 0.2}),
     ],
     ids=["verl", "openrlhf", "llama-factory", "ms-swift", "torchtune", "torchtune-bar", "jsonl", "transformers-5"],
-)
+)  # fmt: skip
 def test_what_trainers_print(tmp_path, line, values):
     """Whole runs of each: every step is a row, and one whose loss and gradient turn into NaN fails silently."""
     path, every = tmp_path / "log.txt", 1 if "{step}" not in line else 2

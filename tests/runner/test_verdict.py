@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -102,9 +101,12 @@ def test_what_counts_as_the_failure_if_the_user_says_so(asked: str, counts: set[
 
 
 @settings(deadline=None)
-@given(deaths, shown, failures.filter(bool), usual)
-def test_search_phases_safe_values_and_reports_read_the_same_verdict(tmp_path_factory, died, kinds, failure, usual):
-    """A run that collapses while a crash is studied was UNRESOLVED to the search and a pass to what proves it."""
+@given(deaths, shown, failures.filter(bool), usual, usual)
+def test_search_phases_safe_values_and_reports_read_the_same_verdict(
+    tmp_path_factory, died, kinds, failure, usual, later
+) -> None:
+    """A run that collapses while a crash is studied was UNRESOLVED to the search and a pass to what proves it. What was
+    stored of it is judged anew when more is known of the good run."""
     folder = tmp_path_factory.getbasetemp() / "trials" / "3"
     folder.mkdir(parents=True, exist_ok=True)
     metrics = rows(*kinds)
@@ -118,6 +120,10 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(tmp_path_fa
     study = Study(None, None, None, folder.parents[1], None, None, runner)
     in_search = runner.judged(run)
     assert in_search.outcome is study.outcome_of(run) is runner.classify(in_search)
+    stored = replace(in_search, attributes=msgspec.json.decode(msgspec.json.encode(in_search.attributes)))
+    runner.standard = Standard(failure, later)
+    assert runner.classify(stored) is run.judged(Standard(failure, later)).outcome
+    runner.standard = Standard(failure, usual)
     assert in_search.signature == (str(study.verdict_of(run).signature) if in_search.outcome.value != "pass" else None)
 
     wishes = Wishes(0.5, 1.5, None, 3, None, (), 1, ())
@@ -131,25 +137,6 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(tmp_path_fa
     told = failure_of(run)
     assert (told is None) == (run.shown.signature is None) == (run.shown.outcome is Outcome.PASS)
     assert told is None or told["signature"] == str(run.shown.signature)
-
-
-def test_an_observation_is_stored_as_plain_data() -> None:
-    seen = Observation(CRASH, Ended.FAILURE, 3, 1.5, "SIGFPE", rank=1, trace="ab")
-    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(seen)), Observation) == seen
-
-
-def test_the_result_of_an_earlier_process_is_judged_anew(tmp_path: Path) -> None:
-    folder = tmp_path / "trials" / "7"
-    folder.mkdir(parents=True)
-    (folder / METRICS_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows("collapse")))
-    runner = Trials(SimpleNamespace(folder=tmp_path))
-    runner.standard = Standard(Failure(CRASH))
-    result = SimpleNamespace(outcome=Outcome.PASS, attributes={
-        "folder": "7", "observation": msgspec.to_builtins(Observation(None, Ended.END, 12, 1.0))
-    })  # fmt: skip
-    assert runner.classify(result) is Outcome.UNRESOLVED
-    runner.standard = Standard(Failure(CRASH), frozenset({"collapse"}))
-    assert runner.classify(result) is Outcome.PASS, "it is known meanwhile that the good run shows that as well"
 
 
 # ------------------------------------------------------------------------------------------- traces

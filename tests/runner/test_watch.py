@@ -29,7 +29,6 @@ SLOW = """
     import sys, time
     import transformers.trainer
     from trl import GRPOConfig, GRPOTrainer
-    from transformers.modeling_utils import PreTrainedModel
     import torch.nn.modules.module as module
 
     args = GRPOConfig(output_dir="out", learning_rate=3e-4)
@@ -38,9 +37,6 @@ SLOW = """
     class Slow(GRPOTrainer):
         def _calculate_rewards(self, seconds):
             time.sleep(seconds)
-
-    class SlowModel(PreTrainedModel):
-        pass
 
     def work(seconds, parts=30):
         for _ in range(parts):
@@ -55,8 +51,6 @@ SLOW = """
             time.sleep(10_000)
         if what in ("reward", "judge"):
             trainer._calculate_rewards(3 * unit if what == "reward" else 10_000)
-        if what == "load":
-            SlowModel.from_pretrained(3 * unit)
         if what == "slow step":
             work(30 * unit / 10, parts=120)
         if what == "import":
@@ -80,13 +74,6 @@ STAND_INS = {
         def forward():
             for hook in hooks.values():
                 hook(None, ())
-    """,
-    "transformers/modeling_utils.py": """
-        import time
-        class PreTrainedModel:
-            @classmethod
-            def from_pretrained(cls, seconds):
-                time.sleep(seconds)
     """,
     "trl/extras/vllm_client.py": """
         import time
@@ -143,19 +130,13 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(tmp_path_factory.mktemp("slow"))
 
 
-SLOW_KINDS = {
-    "reward": "reward call",
-    "load": "load",
-    "import": "import",
-    "request": "vLLM request",
-    "slow step": None,
-}
+SLOW_KINDS = {"reward": "reward call", "import": "import", "request": "vLLM request", "slow step": None}
 """What a run does, and the phase in which it is silent for that."""
 
 
 def test_slow_is_no_hang_and_a_hang_is_found_at_once_if_it_is_known(bench: Bench) -> None:
-    """Steps that become 30 times as slow, a reward call, a load, an import and a request that take three times as long
-    as any other silence may, and hangs; at the same time, each with the limits that a user's first run has."""
+    """Steps that become 30 times as slow, a reward call, an import and a request that take three times as long as any
+    other silence may, and hangs; at the same time, each with the limits that a user's first run has."""
     kinds = [*SLOW_KINDS, "hang", "judge"]
     with ThreadPoolExecutor(len(kinds)) as pool:
         found = dict(zip(kinds, pool.map(bench, kinds), strict=True))
