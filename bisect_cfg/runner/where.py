@@ -230,18 +230,13 @@ def without_templates(name: str) -> str:
     """
     name = name.replace("(anonymous namespace)", "{anonymous}").replace("operator()", "{call}")
     name = re.sub(r"operator(<<|>>|<=|>=|<|>|->)", "operator", name)
-    kept, depth = [], 0
-    for letter in name:
-        if letter in "<(":
-            depth += 1
-        elif letter in ">)":
-            depth -= 1
-        elif depth <= 0:
-            kept.append(letter)
-    plain = re.sub(r"( const)?\s*$", "", "".join(kept)).replace("{anonymous}", "(anonymous namespace)")
-    plain = plain.replace("{call}", "operator()")
-    plain = re.sub(r"^[\w:]+ (?=\S)", "", plain.strip())  # the type it returns
-    return " ".join(plain.split())
+    found = 1
+    while found:  # from the innermost brackets outwards
+        name, found = re.subn(r"<[^<>()]*>|\([^<>()]*\)", "", name)
+    name = re.sub(r"[<(].*|[>)]", "", name)  # a long name is cut
+    name = re.sub(r"( const)?\s*$", "", name).replace("{anonymous}", "(anonymous namespace)")
+    name = re.sub(r"^[\w:]+ (?=\S)", "", name.replace("{call}", "operator()").strip())  # the type it returns
+    return " ".join(name.split())
 
 
 # ----------------------------------------------------------------------------------------------------- Python frames
