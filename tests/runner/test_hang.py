@@ -186,6 +186,7 @@ PAUSES = st.lists(st.tuples(PLACES, st.floats(1, 60)), max_size=4)
 
 
 @example([[("judge", PAUSE_SECONDS + 0.3)]], [("judge", 60.0)])
+@example([[]], [("judge", PAUSE_SECONDS + 0.3), ("judge", 60.0)])
 @given(st.lists(PAUSES, min_size=1, max_size=4), PAUSES)
 def test_a_place_where_a_run_has_paused_is_no_known_hang(runs: list, pauses: list) -> None:
     run = Simulated(after(300.0, FAST, *runs))

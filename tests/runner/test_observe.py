@@ -14,7 +14,9 @@ from bisect_cfg.probe.protocol import (
     ConfigInvalid,
     Event,
     NonFiniteParameters,
+    Over,
     Raised,
+    RankBegin,
     TrainBegin,
     TrainEnd,
     Unwatched,
@@ -153,6 +155,22 @@ def test_a_silent_failure_is_one_of_its_own_and_a_collapse_keeps_others_from_sho
     assert outcome(run, Signature(kind)) is Outcome.FAIL
     assert outcome(run, SIGFPE) is (Outcome.UNRESOLVED if hinders else Outcome.PASS)
     assert outcome(run, SIGFPE, kind) is Outcome.PASS, "the good run shows it as well"
+
+
+def test_of_several_processes_the_failure_is_of_the_one_that_failed_and_not_of_one_that_noticed(tmp_path: Path) -> None:
+    """The log is of both of them: what one says that has noticed is not what the other died of."""
+    lost = Raised("RuntimeError", "Connection closed by peer", [("/x/train.py", 3, "step")], final=True)
+    begun, over = [TrainBegin()], [Over(1, 10), Over(-9, 11)]
+    told = {".": [RankBegin(10, 0, 2), *begun, lost, *over], "ranks/1": [RankBegin(11, 1, 2), *begun]}
+    for place, events in told.items():
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps(event_row(event, 1.0)) + "\n" for event in events]
+        (tmp_path / place / "events.jsonl").write_text("".join(lines))
+    (tmp_path / "log.txt").write_text("Traceback (most recent call last):\nRuntimeError: Connection closed by peer\n")
+    traces = Traces.of(tmp_path)
+    traces.read()
+    seen = observe(traces, tmp_path, Ending(1, None, 1.0))
+    assert (seen.died.name, seen.rank) == ("SIGKILL", 1)
 
 
 @pytest.mark.parametrize("log", [ASSERTION + NOISE, NOISE + ASSERTION, NOISE + ASSERTION + NOISE])

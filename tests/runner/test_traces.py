@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bisect_cfg.probe.protocol import Raised
+from bisect_cfg.probe.protocol import ConfigBuilt, Raised, TrainBegin, event_row
 from bisect_cfg.runner.traces import (
     FIRST_ROWS,
     LAST_ROWS,
@@ -103,7 +103,7 @@ def test_what_trainers_print(tmp_path, line, values):
             for number in range(1, 31):
                 bad = breaks is not None and number > breaks
                 told = {"loss": "nan" if bad else 0.25, "norm": "nan" if bad else 0.3}
-                stream.write(line.format(step=every * number, **told) + "\n")
+                stream.write((line.format(step=every * number, **told) + "\n") * every)  # each of several ranks does
                 stream.flush()
                 traces.read()
         rows = traces.metrics.rows
@@ -114,7 +114,7 @@ def test_what_trainers_print(tmp_path, line, values):
 
 def test_half_a_line_is_a_sign_of_life_once(tmp_path) -> None:
     path, traces = tmp_path / "log.txt", Traces.printed(tmp_path)
-    path.write_text("loading ...")
+    path.write_text("a line that is whole, and longer than what comes after it\nloading ...")
     assert traces.read() and not traces.read()
     path.write_text("x")  # the middle of a long log was let go
     assert traces.read()
@@ -141,9 +141,24 @@ def test_a_signal_and_where_it_came(tmp_path, wanted: signal.Signals) -> None:
     assert fatal_signal(done.stderr) is wanted and fatal_signal("") is None
     frames = [("<string>", 6, "inner"), ("<string>", 8, "outer"), ("<string>", 9, "<module>")]
     assert stack_frames(done.stderr) == frames and stack_frames("") == []
+    other, current = "Thread 0x1\n  File 'a'", done.stderr[done.stderr.index("Current") :].partition("\n\n")[0]
+    assert stack_frames(f"{current}\n\n{other}\n") == frames, "in any order"
     assert innermost_frame(tmp_path) == ""
     (tmp_path / "stacks.txt").write_text(done.stderr)
     assert innermost_frame(tmp_path) == "inner (<string>:6)"
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_what_a_child_tells_is_taken_over_if_it_has_the_config_and_nobody_has_trained(tmp_path, trained) -> None:
+    own = [TrainBegin()] if trained else []
+    for place, events in (("events", own), ("children/1-events", [ConfigBuilt("args", 0, "C", "m", {}, {}, {})])):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        lines = [json.dumps(event_row(event, 1.0)) + "\n" for event in events]
+        (tmp_path / f"{place}.jsonl").write_text("".join(lines))
+    traces = Traces.of(tmp_path)
+    traces.read()
+    traces.adopt()
+    assert (traces.event(ConfigBuilt) is None) == trained
 
 
 @given(st.integers(1, 500), st.integers(0, 400))

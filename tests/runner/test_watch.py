@@ -219,11 +219,11 @@ def test_a_place_is_where_all_threads_of_all_processes_stand() -> None:
     assert place_of([]) == place_of([HUNG, ""]) == "", "one that says nothing may be anywhere"
 
 
-class Sleeps:
-    """A run of a process that has no probe, and sleeps until it is ended."""
+class Unprobed:
+    """A run of one process, which has no probe."""
 
-    def __init__(self, folder: Path) -> None:
-        self.process, self.folder = subprocess.Popen(["sleep", "60"]), folder
+    def __init__(self, folder: Path, command: str = "exec sleep 60") -> None:
+        self.process, self.folder = subprocess.Popen(command, shell=True), folder
 
     def wait(self, seconds: float) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -238,15 +238,17 @@ class Sleeps:
         self.process.wait()
 
 
+RAISED = {"event": "exception", "time": 0.0, "type": "E", "message": "", "frames": [], "final": True}
+
+
 @pytest.mark.training
 @pytest.mark.parametrize("why", ["a hang", "enough", "its price", "an exception", "an interrupt"])
 def test_a_run_is_ended_for_a_reason_and_nothing_before(tmp_path: Path, why: str) -> None:
     """It is asked for its stacks before it is called a hang, which would be the end of a process without a probe."""
     (tmp_path / "stacks.txt").touch()
-    raised = {"event": "exception", "time": 0.0, "type": "E", "message": "", "frames": [], "final": True}
-    events = "" if why != "an exception" else json.dumps(raised) + "\n"
-    (tmp_path / "events.jsonl").write_text(events or '{"event": "train_begin", "time": 0.0}\n')
-    run, interrupted, heard = Sleeps(tmp_path), threading.Event(), []
+    event = RAISED if why == "an exception" else {"event": "train_begin", "time": 0.0}
+    (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n")
+    run, interrupted, heard = Unprobed(tmp_path), threading.Event(), []
     patience = Patience(0.5, 0.5, 0.5) if why == "a hang" else Patience(60, 60, 60)
     if why == "an interrupt":
         interrupted.set()
@@ -258,3 +260,10 @@ def test_a_run_is_ended_for_a_reason_and_nothing_before(tmp_path: Path, why: str
         assert ending.exit_code is None and ending.costly == (why == "its price")
         assert (ending.hang or "") == ("no optimizer step for 1 s" if why == "a hang" else ""), ending
     assert run.process.returncode == -9 and len(heard) == 1
+
+
+@pytest.mark.training
+def test_what_dies_of_an_exception_may_end_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text(json.dumps(RAISED) + "\n")
+    run = Unprobed(tmp_path, "sleep 0.3; exit 3")
+    assert watch(run, Traces.of(tmp_path), Patience(60, 60, 60)).exit_code == 3
