@@ -1,4 +1,4 @@
-"""A checkpoint of the user's, from which trials can go on: what it holds, and what it lacks."""
+"""A checkpoint of the user's from which trials can go on: what it holds, and what it lacks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ them; the latter names the one to be loaded."""
 OPTIMIZER = ("optimizer.pt", "optimizer.bin", "optimizer_*", "global_step*")
 SCHEDULE = ("scheduler.pt", "global_step*")
 NUMBERS = "rng_state*.pth"
-"""What `Trainer` saves besides (transformers 5.23, `trainer.py`), unless `save_only_model` is set."""
+"""What `Trainer` also saves (transformers 5.23, `trainer.py`), unless `save_only_model` is set."""
 
 CONFIG = "config.json"
 
@@ -46,7 +46,7 @@ class Checkpoint:
     """What `Trainer` has saved in the middle of a training."""
 
     path: Path  # its folder, absolute
-    step: int  # the optimizer step after which it did
+    step: int  # the optimizer step after which it was saved
     lacks: tuple[str, ...] = ()  # what is not there and begins anew, in words
     version: str = ""  # of transformers, as its model's configuration says; "" if it does not
 
@@ -57,7 +57,7 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Look at a checkpoint, without loading it.
+    """Describe a checkpoint, without loading it.
 
     Raises:
         InputError: it is none, or damaged.
@@ -114,12 +114,12 @@ def has_adapter_alone(path: Path) -> bool:
 
 
 def saved_in_parts(path: Path) -> str:
-    """Under what a checkpoint was saved in parts: "FSDP" or "DeepSpeed"; "" if it was not."""
+    """What saved a checkpoint in parts: "FSDP" or "DeepSpeed"; "" if it has none."""
     return next((name for name, pattern in IN_PARTS.items() if _any(path, (pattern,))), "")
 
 
 def _tables(path: Path) -> Iterator[Path]:
-    """What must be there to find the parts."""
+    """Files without which the parts cannot be found."""
     yield from (one / TABLE for one in path.glob(IN_PARTS["FSDP"]) if one.is_dir())
     if _any(path, (IN_PARTS["DeepSpeed"],)):
         yield path / LATEST
@@ -140,7 +140,7 @@ _REFUSALS = (
 
 
 def in_words(refused: OriginRefused) -> str:
-    """Why a checkpoint could not be loaded; in the library's own words where we know no better."""
+    """Why a checkpoint could not be loaded; an unknown message is quoted."""
     for pattern, words in _REFUSALS:
         if found := re.search(pattern, refused.message):
             return words.format(*found.groups())
@@ -152,8 +152,8 @@ def _any(folder: Path, patterns: tuple[str, ...]) -> bool:
 
 
 def _whole(file: Path) -> bool:
-    """Whether a file is as long as it says it is. What torch saves is a zip archive, whose table is at its end; what it
-    saved before 1.6 cannot be told."""
+    """Whether a file is complete. Its header has the length of a safetensors file; the table of a zip archive, which
+    torch saves, is at the end. Of files that torch before 1.6 saved nothing is known: they count as complete."""
     try:
         with file.open("rb") as stream:
             if file.suffix != ".safetensors":

@@ -1,5 +1,4 @@
-"""Once a run is over, its folder is made fit to be kept: a log of bounded length, no secrets in what was written, no
-models that nobody needs."""
+"""Cleaning the folder of a run that is over: a log of bounded length, no secrets in any text, no large models."""
 
 from __future__ import annotations
 
@@ -17,15 +16,15 @@ from bisect_cfg.probe.protocol import EVENTS_FILE, STACKS_FILE
 from bisect_cfg.runner.logs import shorten
 
 KEPT_BYTES = 256 << 20
-"""What a trial's callbacks and stages saved is kept up to this size, for whoever wants to look; models of each trial
-would fill the disk."""
+"""What a trial's callbacks and stages saved is kept up to this size, for a look at it; models of each trial would fill
+the disk."""
 
 
 def clean_folder(folder: Path) -> None:
     """Shorten the log of the run in `folder`, take secrets out of it and the traces, and models out of its output.
 
-    The probe masks what it knows before it writes, so that events hardly ever have to be written anew. Nothing is
-    raised: on a full disk a text that cannot be written anew is emptied instead.
+    The probe masks the secrets that it knows, so events are hardly ever rewritten. Nothing is raised: on a full disk a
+    text that cannot be rewritten is emptied instead.
     """
     shorten(folder / "log.txt")
     for name in ("log.txt", STACKS_FILE):
@@ -50,7 +49,7 @@ def _scrub_row(line: str) -> str:
 
 
 def _rewrite(path: Path, change: Callable[[str], str]) -> None:
-    """Write a text anew in its place if `change` changes it; a link is not followed."""
+    """Rewrite a text in its place if `change` changes it; a link is not followed."""
     if path.is_symlink() or not path.is_file():
         return
     try:
@@ -65,5 +64,5 @@ def _rewrite(path: Path, change: Callable[[str], str]) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """What the files of a folder take, in bytes; a link takes nothing of what it leads to."""
+    """Bytes that the files of a folder hold; a link does not count as its target."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())

@@ -34,19 +34,19 @@ CACHE = "environments"
 """Folder of the built environments, beside those of the studies."""
 
 COMPLETE = "complete"
-"""File in the folder of an environment that is whole; its time tells when the environment was last used."""
+"""File in the folder of a complete environment; its time is when the environment was last used."""
 
 LOOKS = 3
-"""How often another one with compiled modules is looked for: there is none before the first trial in one has ended."""
+"""How often compiled modules of other environments are looked for: there are none before the first trial has ended."""
 
 TAIL = 1200
-"""Characters of what uv says last that are quoted: its reasons stand at the end."""
+"""Characters of uv's output that are quoted, from its end: the reasons stand there."""
 
 ROOM = 20 * 2**30
-"""Bytes that the cache may take before what was not used for longest is removed; a CUDA build of torch takes 5 GiB."""
+"""Bytes that the cache may take before the least recently used are removed; a CUDA build of torch takes 5 GiB."""
 
 NO_ROOM = 2**20
-"""Bytes that are free on a disk that is full, whatever uv says."""
+"""Fewer free bytes mean a full disk, whatever uv says."""
 
 _OFFLINE = ("error sending request", "dns error", "failed to fetch", "network is unreachable", "connection refused")
 
@@ -102,7 +102,7 @@ class Environments:
         base: the interpreter to make them with.
         building: called with the lines that an environment is about to be built of.
         run: runs a command with its output in a file, and says how it ended.
-        like: the user's own environment, whose compiled modules are of use where its files are the same.
+        like: the user's own environment, whose compiled modules are linked where its files are the same.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Environments:
         """Folders of all that were asked for here, in order."""
 
     def of(self, lines: Collection[str]) -> Environment:
-        """The environment with the packages of these lines of a requirements file, built if it is not there.
+        """The environment with these packages (lines of a requirements file), built if it is not there.
 
         Raises:
             CannotBuild: uv cannot.
@@ -139,7 +139,7 @@ class Environments:
             return Environment(folder, python)
         with open(folder.with_suffix(".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if (folder / COMPLETE).exists():  # somebody else was faster
+            if (folder / COMPLETE).exists():  # another process was faster
                 return Environment(folder, python)
             begun = time.monotonic()
             self._building(sorted(lines))
@@ -150,8 +150,8 @@ class Environments:
         return environment
 
     def _link_compiled(self, folder: Path) -> None:
-        """Take over the compiled modules of another environment that has some, once: to compile anew what training
-        imports takes nine seconds of a processor."""
+        """Link the compiled modules of another environment, once: compiling anew what training imports takes nine
+        seconds of a processor."""
         if os.environ.get("PYTHONDONTWRITEBYTECODE") or self._looks[folder] == LOOKS:
             return
         self._looks[folder] += 1
@@ -216,27 +216,27 @@ def _dated(line: str) -> str:
 
 
 def complete_in(cache: Path) -> list[Path]:
-    """Folders of the environments of a cache, the one that was not used for longest first."""
+    """Folders of the environments of a cache, least recently used first."""
     there = sorted(cache.glob(f"*/{COMPLETE}"), key=lambda path: path.stat().st_mtime)
     return [path.parent for path in there]
 
 
 def prune(cache: Path, room: int = 0) -> list[Path]:
-    """Remove environments, those that were not used for longest first, until they take no more than so many bytes;
-    their folders. Without room, also what a process that was killed has left of environments that are not whole."""
+    """Remove environments, least recently used first, until they take at most `room` bytes; their folders. With no room
+    at all, the remains of builds that were killed are removed, too."""
     sizes = {folder: size_of(folder) for folder in complete_in(cache)}
     gone = []
     for folder in tuple(sizes):
         if sum(sizes.values()) <= room:
             break
         sizes.pop(folder)
-        (folder / COMPLETE).unlink()  # first, so that nobody takes half of one
+        (folder / COMPLETE).unlink()  # first, so that no process takes half of one
         shutil.rmtree(folder, ignore_errors=True)
         folder.with_suffix(".lock").unlink(missing_ok=True)
         gone.append(folder)
     for lock in cache.glob("*.lock") if room == 0 else ():
         with contextlib.suppress(OSError), open(lock) as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody is building it
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no process is building it
             if not (lock.with_suffix("") / COMPLETE).exists():
                 shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
                 for suffix in (".lock", ".log", ".txt"):
@@ -245,8 +245,8 @@ def prune(cache: Path, room: int = 0) -> list[Path]:
 
 
 def link_compiled(other: Path, folder: Path) -> int:
-    """Link the compiled modules of another environment whose sources are the very files of this one; how many there are
-    now."""
+    """Link the compiled modules of another environment whose sources are the same files on disk as here; how many there
+    are now."""
     count = 0
     for compiled in (other / "lib").rglob("__pycache__/*.pyc"):
         source = compiled.parent.with_name(f"{compiled.name.partition('.')[0]}.py")

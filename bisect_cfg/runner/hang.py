@@ -1,15 +1,14 @@
 """When is silence a hang?
 
-What a trial shows of itself: the events and metric rows that its probe writes, and the heartbeats it counts (see
-`bisect_cfg.probe.heartbeat`). How long it may show nothing depends on what it is doing. Once steps run, a run tells its
-own pace: ten times its longest silence so far is a hang. A step that takes thirty times as long as the others is not,
-as long as something happens in it.
+Signs of life of a trial are the events and metric rows that its probe writes, and the heartbeats that it counts (see
+`bisect_cfg.probe.heartbeat`). How long there may be none depends on what it is doing. Once steps run, the run sets its
+own pace: ten times its longest silence so far is a hang. A step that takes thirty times as long as the others is none
+while heartbeats go on.
 
-The first hang of a study is waited for in full. Where its stacks stood then is known, and so is where pauses stood that
-came to an end. A later run that stands where one has hung and none has paused, for five times the longest pause,
-is the same hang.
+The first hang of a study is waited for in full. Its stacks are kept, and so are those of pauses that came to an end. A
+later run is the same hang if its stacks stand where one hung and none paused, for five times the longest pause.
 
-`Silence` is pure: it is told what was seen and when, and says when it wants to be told where the run stands.
+`Silence` is pure: the caller tells it what was seen and when, and it says when it needs the stacks of the run.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class Patience:
 
 
 class Silence:
-    """How long a trial has been silent, and whether that is a hang. Times are in seconds."""
+    """How long a trial has been silent, and whether that is a hang. All times are in seconds."""
 
     def __init__(self, patience: Patience) -> None:
         self.seconds = 0.0  # of the present silence
@@ -98,7 +97,7 @@ class Silence:
         self._next_stacks = PAUSE_SECONDS
 
     def look(self, now: float, written: Hashable, beat: tuple[int, str], training: bool, steps: int) -> str | None:
-        """Take in what is to be seen of the trial now; why it is a hang, None if it is not (yet).
+        """Take in the present state of the trial; why it is a hang, None if it is not (yet).
 
         Args:
             now: of a monotonic clock.
@@ -122,21 +121,21 @@ class Silence:
         return None
 
     def end(self) -> None:
-        """The present silence has ended: by a sign of life, or because the run came to its own end."""
+        """End the present silence: there was a sign of life, or the run came to its own end."""
         if self._doing is not None:
             self.pauses[self._doing] = max(self.pauses.get(self._doing, 0.0), self.seconds)
         self.places |= {place for _, place in self._stacks if place}
         self.seconds, self._stacks, self._next_stacks = 0.0, [], PAUSE_SECONDS
 
     @property
-    def asks(self) -> bool:
-        """Whether it wants to know where the run stands now. Before training it may stand and wait for a process that
-        nobody can ask."""
+    def wants_stacks(self) -> bool:
+        """Whether the caller should look at the stacks of the run now. Never before training: the run may wait for a
+        process that nobody can ask."""
         wanted = self._patience.times is not None and self._doing is not None
         return wanted and self.seconds >= self._next_stacks
 
-    def stands(self, place: Place) -> None:
-        """Take in where the run stands now."""
+    def add_stacks(self, place: Place) -> None:
+        """Take in where the stacks of the run stand now."""
         self._stacks.append((self.seconds, place))
         again = max(self.seconds + APART_SECONDS, self._known_from())
         self._next_stacks = again if place in self._known() else 2 * self.seconds
@@ -176,7 +175,7 @@ class Silence:
 class Pulse:
     """The heartbeat file of a trial's folder, read from outside.
 
-    It is read, not mapped: whatever the trial does to the file, the worst that can come of it is nothing.
+    It is read, not mapped, so that nothing the trial does to the file can harm the tool.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -195,7 +194,7 @@ class Pulse:
         return int.from_bytes(data[:8], sys.byteorder), name if name.isascii() and name.isprintable() else ""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None

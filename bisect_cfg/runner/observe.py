@@ -1,8 +1,8 @@
-"""From what a run that is over has left to what was seen of it.
+"""What was seen of a run, from the files that it left.
 
-The order in which the traces of a probe are asked matters: a run whose weights became NaN dies one step later of a
-sampling error or an assert in a CUDA kernel, and the weights are what happened. Of a command, in which there is no
-probe, the end and the output tell.
+The order of the questions to the probe's traces matters: a run whose weights became NaN dies one step later of a
+sampling error or an assert in a CUDA kernel, and the weights are what happened. A command has no probe: its exit status
+and its output are all there is.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NOT_RUN = (126, 127)
 gives 126 for what cannot be executed and 127 for what is not there."""
 
 LINES_READ = 40
-"""Of the end of a command's output, in which a line is looked for that says what went wrong."""
+"""Last lines of a command's output among which one is looked for that says what went wrong."""
 
 _COMPLAINTS = (
     re.compile(r"\b(?:errors?|fatal|panic|exception)\b", re.IGNORECASE),
@@ -58,7 +58,7 @@ _COMPLAINTS = (
 
 @dataclass(frozen=True)
 class _Death:
-    """What ended a run before its time, if anything did, as an `Observation` has it."""
+    """What ended a run before its time, if anything did; the fields are those of `Observation`."""
 
     died: Signature | None = None
     message: str = ""
@@ -106,12 +106,12 @@ def _ended(death: _Death, end: TrainEnd | None) -> Ended:
 
 
 def _death_of_several(ranks: Sequence[Rank], log: Path, ending: Ending) -> _Death:
-    """The failure of the process that failed first: not of one that only noticed."""
+    """The failure of the first process that failed, not of one that only noticed that another had gone."""
     if ending.hang is not None:  # one does not come, the others wait for it
         blamed = next((rank for rank in ranks if rank.code is None and not rank.waits_in), ranks[0])
         place = innermost_frame(blamed.folder)
         return _Death(Signature("hang"), ending.hang, place, _waiting(ranks, blamed), blamed.number)
-    if any(rank.message for rank in ranks):  # the log is of all of them: what another one died of stands in it
+    if any(rank.message for rank in ranks):  # all share the log: it shows what another process died of
         log = Path(os.devnull)
     ended = [rank for rank in ranks if rank.code is not None or ending.exit_code is not None]  # not by us
     ended.sort(key=lambda rank: only_noticed(rank.code, rank.message))
@@ -119,7 +119,7 @@ def _death_of_several(ranks: Sequence[Rank], log: Path, ending: Ending) -> _Deat
     found = [replace(death, rank=rank.number) for rank, death in deaths if death.died is not None]
     if found:
         first = found[0]
-        # What one rank makes NaN, the others are given by the next all-reduce: whose it was does not show in it.
+        # The next all-reduce gives the NaN of one rank to all others: nothing shows whose it was.
         alike = [one for one in found if (one.died, one.message) == (first.died, first.message)]
         return replace(first, rank=None) if first.non_finite_at and len(alike) == len(ranks) > 1 else first
     code = ending.exit_code
@@ -129,7 +129,7 @@ def _death_of_several(ranks: Sequence[Rank], log: Path, ending: Ending) -> _Deat
 
 
 def _waiting(ranks: Sequence[Rank], blamed: Rank) -> str:
-    """Who waits for the process that hangs, and where; "" if nobody does."""
+    """Which processes wait for the one that hangs, and where; "" if none does."""
     places = {rank.number: rank.waits_in for rank in ranks if rank is not blamed and rank.waits_in}
     if not places:
         return ""
@@ -143,7 +143,7 @@ def _death(traces: Traces, folder: Path, log: Path, ending: Ending) -> _Death:
     if refused is not None:
         return refused
     begun, rows = traces.begun is not None, traces.metrics.rows
-    well = begun and traces.completed is not None  # what comes after the last training is no failure
+    well = begun and traces.completed is not None  # no failure, whatever comes after the last training
     raised = None if well else traces.event(Raised)
     weights = traces.event(NonFiniteParameters)
     if weights is not None:
@@ -174,7 +174,7 @@ def _death(traces: Traces, folder: Path, log: Path, ending: Ending) -> _Death:
 
 
 def _refused(traces: Traces) -> _Death | None:
-    """Why a run says nothing of any failure: it could not be watched, or could not begin as planned."""
+    """Why a run says nothing about any failure: it could not be watched, or could not begin as planned."""
     unwatched, refused, short = traces.event(Unwatched), traces.event(OriginRefused), traces.event(TooShort)
     invalid = traces.event(ConfigInvalid) if traces.begun is None else None
     if unwatched is not None:
@@ -193,9 +193,8 @@ def _refused(traces: Traces) -> _Death | None:
 
 
 def _origin(rows: Sequence[Row], step: int) -> str:
-    """Where weights lost their numbers, as far as metrics tell: in the backward pass, or in an optimizer step that was
-    given a finite gradient. It is said, and no part of what makes two failures the same one: the same settings may
-    break a larger model in either."""
+    """Where the weights became NaN, as far as metrics tell: in the backward pass, or in an optimizer step with a finite
+    gradient. `Signature.same` leaves it out: the same settings may break a larger model in either."""
     norm = next((row.get("grad_norm") for row in reversed(rows) if row["step"] == step), None)
     if norm is None:
         return ""
@@ -210,7 +209,7 @@ def _line(text: str) -> str:
 
 
 def observe_command(rows: Sequence[Row], folder: Path, ending: Ending) -> Observation:
-    """What was seen of a run of any command, which has printed these metric rows; its folder has ``log.txt``."""
+    """What was seen of a run of any command that printed these metric rows; its folder has ``log.txt``."""
     died, message = _death_of_command(folder / "log.txt", ending)
     ended = Ended.FAILURE if died is not None else Ended.END if ending.exit_code == 0 else Ended.STOPPED
     steps = rows[-1]["step"] if rows else 0
@@ -233,18 +232,18 @@ def _death_of_command(log: Path, ending: Ending) -> tuple[Signature | None, str]
         return Signature(CANNOT_RUN, str(code)), line or f"exit status {code}"
     found = signatures.from_exit(code, log)
     if found.kind == "exit":
-        # Programs have few exit statuses and many failures: what they say of it tells them apart.
+        # Programs have few exit statuses and many failures: their messages tell these apart.
         return replace(found, message=normalise(line)), line
     if found.kind == "signal":
         return found, found.name
     if found.kind == "exception" and found.message:
-        found = replace(found, where="")  # ranks print their tracebacks into each other: whose frame is last is chance
+        found = replace(found, where="")  # ranks print tracebacks into each other: which frame is last is chance
     own = (clean(line) for line in reversed(lines) if found.name and found.name in line)
     return found, next(own, str(found))
 
 
 def _complaint_in(lines: Sequence[str]) -> str:
-    """The last of some lines that says that something went wrong, "" if none does. Not simply the last one: what a
-    program buffers, its ordinary output, comes after what it complains of."""
+    """The last line that says that something went wrong, "" if none does. Not simply the last one: programs buffer
+    their ordinary output, so that it comes after their complaints."""
     complaints = (line for words in _COMPLAINTS for line in reversed(lines) if words.search(line))
     return plain(next(complaints, "")).strip()

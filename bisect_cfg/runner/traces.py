@@ -1,7 +1,6 @@
 """What a run tells while it goes on: the events, metric rows and stacks of its probe, or what a command prints.
 
-Files are read while they are still written, and a run can write into them what it likes: a line that is none of ours is
-passed over.
+The files are read while the run still writes them. It can write anything into them: lines of another form are skipped.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function
 
 
 class _Growing:
-    """A file that others append to, read along."""
+    """A file that is read while others append to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,8 +76,7 @@ class _Growing:
         self._size = 0
 
     def read(self, *ends: bytes) -> tuple[bytes, bool]:
-        """The lines that were completed since, by one of these ends, and whether anything was added, if only half a
-        line."""
+        """The lines that one of `ends` has completed since the last call, and whether the file has grown at all."""
         try:
             with self.path.open("rb") as stream:
                 size = stream.seek(0, os.SEEK_END)
@@ -94,7 +92,7 @@ class _Growing:
 
 
 class Tail(Generic[T]):
-    """The rows of a growing file of JSON lines: what `read_row` makes of each complete line, but for None."""
+    """The rows of a growing file of JSON lines; `read_row` makes a row of each complete line, or None to skip it."""
 
     def __init__(self, path: Path, read_row: Callable[[object], T | None]) -> None:
         self.path = path
@@ -102,11 +100,11 @@ class Tail(Generic[T]):
         self._read_row, self._file = read_row, _Growing(path)
 
     def read(self) -> bool:
-        """Take in what has been added; whether there was a line."""
+        """Read what was added; whether there was a complete line."""
         lines = self._file.read(b"\n")[0].split(b"\n")[:-1]
         for line in lines:
             secret = holds_known(line.decode("utf-8", "replace"))  # the probe masks what it knows, others do not
-            # Cut short by a full disk, or written by somebody else: the other lines still count.
+            # A full disk cuts a line short, and others may write here: the remaining lines still count.
             with contextlib.suppress(ValueError, TypeError, RecursionError):
                 found = json.loads(line)
                 row = self._read_row(scrub_texts(found) if secret else found)
@@ -116,7 +114,7 @@ class Tail(Generic[T]):
 
 
 class LogRows:
-    """The metric rows in the log of a running command, numbered by its steps where it prints them."""
+    """The metric rows in the log of a running command. Their steps are the command's own, where it prints them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -124,7 +122,7 @@ class LogRows:
         self._file = _Growing(path)
 
     def read(self) -> bool:
-        """Take in what has been printed; whether there was anything, be it a dot."""
+        """Read what was printed; whether there was anything, if only half a line."""
         lines, grown = self._file.read(b"\n", b"\r")
         for row in rows_in(lines):
             last = self.rows[-1]["step"] if self.rows else 0
@@ -139,8 +137,8 @@ class LogRows:
 
 
 def _repeats(values: Mapping[str, float], before: Row) -> bool:
-    """Whether two rows without steps are about one: LLaMA-Factory prints a line of its own beside the Trainer's, with
-    fewer metrics and fewer digits
+    """Whether two rows without steps belong to the same step: LLaMA-Factory prints a line of its own beside the
+    Trainer's, with fewer metrics and fewer digits
     (https://github.com/hiyouga/LLaMA-Factory/blob/main/src/llamafactory/train/callbacks.py)."""
     ours, theirs = KNOWN & values.keys(), KNOWN & before.keys()
     if not (ours < theirs or theirs < ours):
@@ -153,23 +151,24 @@ def _repeats(values: Mapping[str, float], before: Row) -> bool:
 
 
 class Traces:
-    """What one run has told so far: its events, and one row of metrics per optimizer step of the training that it is
-    about. Steps are counted from where the run began: those of one that goes on from a checkpoint are not the
-    training's."""
+    """What one run has told so far: its events, and one metric row for each optimizer step of the training under study.
+
+    Steps are counted from where the run began: of a run from a checkpoint they are not the training's own.
+    """
 
     def __init__(self, folder: Path, printed: bool = False) -> None:
         self.events = Tail(folder / EVENTS_FILE, read_event)
         self.metrics: Tail[Row] | LogRows
         self.metrics = LogRows(folder / "log.txt") if printed else Tail(folder / METRICS_FILE, self._metric_row)
         self.begun: TrainBegin | None = None
-        """That training: the last that has begun; None once the script prepares another one."""
+        """The training under study: the last that began; None once the script prepares another one."""
         self.completed: Completed | None = None
-        """The last that came to its own end, with the script going on; None if another has begun since."""
+        """The last training that came to its own end before the script did; None if another has begun since."""
         self.before = 0  # steps of the training before the run's first
         self.earlier: tuple[Row, ...] = ()  # the rows of those steps, as the checkpoint has them
-        self.heard = 0  # how often there was something new
+        self.changes = 0  # reads that found something new
         self._before: dict[int, int] = {}  # number of a training -> its steps before its first row
-        self._ahead: list[Row] = []  # of a training whose beginning was not read yet
+        self._ahead: list[Row] = []  # rows of a training whose `TrainBegin` was not read yet
         self._watch = Watch()
 
     @classmethod
@@ -192,14 +191,15 @@ class Traces:
         return {**row, "step": row["step"] - before} if before else row
 
     def read(self) -> bool:
-        """Take in what is new in either; whether there was anything."""
+        """Read what is new in both files; whether there was anything."""
         new = any([self.events.read(), self.metrics.read()])
         if new:
-            self.heard += 1
-            self._tell_trainings_apart()
+            self.changes += 1
+            self._select_training()
         return new
 
-    def _tell_trainings_apart(self) -> None:
+    def _select_training(self) -> None:
+        """Find the training under study among those of the script, and keep its rows alone."""
         self.begun = self.completed = None
         number = 1
         for event in self.events.rows:
@@ -211,7 +211,7 @@ class Traces:
                 self.begun = None
         over = self.begun is None and self.completed is not None
         rows = [(row.get("training", 1), row) for row in (*self._ahead, *self.metrics.rows)]
-        # The events were read first: a row can be there of a training that has begun in between.
+        # The events were read before the rows: another training may have begun in between.
         self._ahead = [row for training, row in rows if training > number]
         self.metrics.rows = [] if over else [row for training, row in rows if training == number]
         resumed = self.event(Resumed)
@@ -220,8 +220,8 @@ class Traces:
         self.before = self._before.get(number, 0 if resumed is None else resumed.step)
 
     def adopt(self) -> None:
-        """Once the run is over: if it never came to train, and a process that it started has built a training config,
-        take over what that one wrote. It keeps to files of its own until it trains (see the probe's `record`)."""
+        """Once the run is over: if it has not trained, take over the events of a child process that built a training
+        config. A child writes files of its own until it trains (see the probe's `record`)."""
         if self.begun is not None:
             return
         folder = self.events.path.parent
@@ -268,8 +268,8 @@ def _is_training_config(event: Event) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _earlier_rows(checkpoint: Path, step: int) -> tuple[Row, ...]:
-    """What a run had logged by the time of a checkpoint, saved after this step: the first rows and the last, their
-    steps counted from there backwards (0 is the last). Empty where that cannot be read."""
+    """The first and the last rows that a training had logged when it saved a checkpoint after this step. They are
+    numbered backwards from it (0 is the last). Empty where they cannot be read."""
     try:
         logged = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))["log_history"]
         rows = [
@@ -301,8 +301,8 @@ def tail_of_log(path: Path, lines: int = 12) -> list[str]:
 
 
 def unprinted(traces: Traces, log: str) -> list[str]:
-    """The exception that ended a run, as the probe saw it, in the lines that Python prints: of a run whose log does not
-    show it, since what the script prints goes elsewhere; else empty."""
+    """The traceback of the exception that ended a run, as the probe saw it, in lines. Empty if the log shows it, as it
+    does unless the script's output goes elsewhere."""
     raised = traces.event(Raised)
     if raised is None:
         return []
@@ -325,8 +325,8 @@ def fatal_signal(stacks: str) -> signal.Signals | None:
 
 
 def threads_in(stacks: str) -> list[list[Frame]]:
-    """The stacks of all threads that were dumped, each innermost frame first. The last is that of the thread that died,
-    or that was asked where it is (the main thread, where there is a choice)."""
+    """The stacks of all threads that faulthandler dumped, each innermost frame first. The last one is of the thread
+    that died, or of the main thread where the process was asked for its stacks."""
     texts = [text.partition("\n\n")[0] for text in _THREAD.split(stacks)[1:]]
     texts.sort(key=lambda text: text.startswith("Current"))
     return [[(row["path"], int(row["line"]), row["function"]) for row in _FRAME.finditer(text)] for text in texts]
@@ -338,7 +338,7 @@ def stack_frames(stacks: str) -> list[Frame]:
 
 
 def innermost_frame(folder: Path) -> str:
-    """Where the thread that crashed (or the main thread of a hang) was: ``function (file.py:27)``, "" if unknown."""
+    """Where the thread that crashed stood (of a hang, the main thread): ``function (file.py:27)``, "" if unknown."""
     try:
         found = stack_frames((folder / STACKS_FILE).read_text(errors="replace"))
     except OSError:

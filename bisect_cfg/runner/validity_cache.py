@@ -15,12 +15,12 @@ from bisect_cfg.jsonfile import write_json
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, from_json, to_json
 
 MOST_UNANSWERED = 3
-"""So many configurations may end or hang the process that builds them; after that nothing is asked beforehand any more.
-Each such question costs minutes, and the trials will tell."""
+"""After so many configurations that end or hang the process that builds them, the library is asked no more: each such
+question takes minutes, and the trials will tell."""
 
 
 class ConfigChecks:
-    """The answers so far, kept in a file; `build` asks the library."""
+    """The answers so far, kept in the file `path`; `build` asks the library."""
 
     def __init__(self, path: Path, build: Build) -> None:
         self._path, self._build = path, build
@@ -51,7 +51,7 @@ class ConfigChecks:
     def error(self, item: BuildRequest) -> str | None:
         """None if the configuration can be built, otherwise the library's own words.
 
-        One whose building ends or hangs the process counts as one that can be built: that may be the very failure under
+        A configuration that ends or hangs the process counts as one that can be built: this may be the failure under
         study, and a trial will show it.
         """
         for reads, answers in self._errors.items():

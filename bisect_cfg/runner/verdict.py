@@ -1,8 +1,8 @@
 """What was seen of a run, and what it means: the one judge.
 
-An `Observation` says what happened, without an opinion, and is stored once. `judge` holds it and the run's metric rows
-against a `Standard`: the failure under study, and what the good run shows. The standard is known later than the first
-runs, so a `Verdict` is never stored; whoever needs one judges again. Everything here is plain data and pure.
+An `Observation` says what happened, without an opinion, and is stored once. `judge` compares it and the run's metric
+rows with a `Standard`: the failure under study, and what the good run shows. The standard is known later than the first
+runs, so a `Verdict` is never stored; callers that need one judge again. Everything here is plain data and pure.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from bisect_cfg.common.failures.signature import Signature, is_sampling_error
 from bisect_cfg.configuration import Outcome
 
 UNWATCHED = "unwatched"
-"""Kind of a run that we ended because a process in it had loaded torch and no probe."""
+"""Kind of a run that we ended because one of its processes had loaded torch without a probe."""
 
 INVALID = "invalid"
 """Kind of a run that could not begin as planned: its configuration, its checkpoint or its packages were refused."""
 
 SKIPPED, CANNOT_RUN = "skipped", "cannot-run"
-"""Kinds of a command that says itself that it cannot be judged (exit status 125), or that could not be run."""
+"""Kinds of a command that asks not to be judged (exit status 125), and of one that could not be run."""
 
 SAY_NOTHING = (UNWATCHED, INVALID, SKIPPED, CANNOT_RUN)
 """Kinds of runs that say nothing about any failure."""
@@ -46,7 +46,7 @@ class Ended(enum.StrEnum):
     FAILURE = "failure"
     HORIZON = "horizon"
     END = "end"  # the script's training is over
-    STOPPED = "stopped"  # we had seen enough
+    STOPPED = "stopped"  # we ended it, having seen enough
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,11 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Standard:
-    """What runs are held against."""
+    """What runs are compared with."""
 
     failure: Failure | None = None  # None before it was seen
     usual: frozenset[str] = frozenset()
-    """Kinds of symptoms of the good run (a constant reward is "dead" in every trial): they are the script's own."""
+    """Kinds of symptoms of the good run, which are the script's own: a constant reward is "dead" in every trial."""
     good: Sequence[Row] | None = None  # the good run's metric rows; None where nobody asks for health
     scaler: bool = False  # whether the runs have a gradient scaler (fp16), which may skip a few steps
 
@@ -185,7 +185,7 @@ def judge(seen: Observation, metrics: Metrics, standard: Standard = Standard()) 
     """What a run means. Under the empty standard every failure is the failure under study.
 
     What a run died of counts before what its metric rows show. Another failure than the one under study is UNRESOLVED,
-    and so is a symptom that keeps it from showing (`HINDERS`); other symptoms are none of its business.
+    and so is a symptom that keeps it from showing (`HINDERS`); other symptoms are ignored.
     """
     symptoms = tuple(health.symptoms(metrics.rows, ended=True, earlier=metrics.earlier))
     remarks = (*health.remarks(metrics.rows), *seen.remarks)

@@ -1,4 +1,4 @@
-"""Following a run while it goes on, and ending it."""
+"""Watching a run until it ends, or ending it."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def watch(
     interrupted: threading.Event | None = None,
     costly: Callable[[Traces, float], bool] = lambda traces, seconds: False,
 ) -> Ending:
-    """Watch a run to its end, or end it: when it hangs, when enough is known, when we are interrupted. Then nothing of
-    it is left.
+    """Watch a run until it ends, or end it: when it hangs, when enough is known, when we are interrupted. Afterwards
+    nothing of it is left.
 
     Args:
         child: the run.
-        traces: what it tells; they are read here.
+        traces: of the run; they are read here.
         patience: when silence is a hang.
         enough: called after every new row; True ends the run (a silent failure is certain).
         progress: called after every new row or event, for a live view.
@@ -98,7 +98,7 @@ def watch(
                 progress(traces)
             if code is None and news and enough(traces):
                 return ending(None)
-            hang = silence.look(now, traces.heard, pulse.read(), traces.trains, len(traces.metrics.rows))
+            hang = silence.look(now, traces.changes, pulse.read(), traces.trains, len(traces.metrics.rows))
             if code is not None:
                 return ending(code)
             if interrupted is not None and interrupted.is_set():
@@ -109,10 +109,10 @@ def watch(
                     return ending(None)
             elif costly(traces, now - start):
                 return replace(ending(None), costly=True)
-            elif hang and asked:  # it has not stirred since
+            elif hang and asked:  # it has not moved since it was asked for its stacks
                 return ending(None, hang)
-            elif hang or silence.asks:
-                silence.stands(look_at_stacks(child, keep=hang is not None))
+            elif hang or silence.wants_stacks:
+                silence.add_stacks(look_at_stacks(child, keep=hang is not None))
             asked = hang is not None
     finally:
         child.end()
@@ -120,7 +120,7 @@ def watch(
 
 
 def ending_of(silence: Silence, code: int | None, hang: str | None, seconds: float) -> Ending:
-    """How a run ended after so many seconds, with what its silences have shown."""
+    """How a run ended after so many seconds, with what its silences showed."""
     stood = "" if hang is None else silence.stood
     if code == 0:
         silence.end()
@@ -130,10 +130,10 @@ def ending_of(silence: Silence, code: int | None, hang: str | None, seconds: flo
 
 
 def look_at_stacks(child: Watched, keep: bool = False) -> Place:
-    """Ask all processes of a run for their stacks; where it stands, "" if one of them does not say. The stacks stay in
-    their files if `keep`; otherwise these are afterwards as if nobody had asked."""
+    """Ask all processes of a run for their stacks; where it stands, "" if one of them does not answer. Unless `keep`,
+    the stacks are taken out of the files again."""
     probed = child.probed()
-    # It would be the end of a process that is not prepared for it: one that has just begun, or is another program now.
+    # The signal would kill a process without the handler: one that has just begun, or has become another program.
     asked = [pid for pid in probed.values() if pid is not None and catches(pid, STACK_SIGNAL)]
     sizes = {path: path.stat().st_size for folder in probed if (path := folder / STACKS_FILE).is_file()}
     for pid in asked:
@@ -152,9 +152,7 @@ def look_at_stacks(child: Watched, keep: bool = False) -> Place:
 
 
 def place_of(stacks: Sequence[str]) -> Place:
-    """Where a run stands, by what its processes have written.
-
-    A digest, which holds no secret of a path. Threads are a set: how many of a pool stand idle is a matter of chance.
-    """
+    """Where a run stands, by the stacks of its processes: a digest, so that no secret of a path is stored. Threads are
+    a set, since how many of a pool are idle is a matter of chance."""
     threads = [sorted({tuple(frames) for frames in threads_in(text)}) for text in stacks]
     return digest(threads) if threads and all(threads) else ""

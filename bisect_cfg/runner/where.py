@@ -1,7 +1,7 @@
 """Where a failure happens: from what the instruments of one run saw to a step, a module, an operation and a line.
 
-Pure: the run itself is `bisect_cfg.study.locate`, the instruments are `bisect_cfg.probe.instruments`. What is taken
-for the place depends on the failure:
+Pure: the run itself is `bisect_cfg.study.locate`, the instruments are `bisect_cfg.probe.instruments`. Which place it is
+depends on the failure:
 
 - weights that are not finite: the first operation that made NaN out of finite numbers. An infinity alone is often
   meant, or harmless, so it counts only where no NaN follows;
@@ -25,7 +25,7 @@ from bisect_cfg.probe.protocol import Event, Frame, InstrumentsOn, LastOperation
 from bisect_cfg.runner.traces import stack_frames
 
 RERUN = ("signal", "non-finite", "exception", "cuda-assert", "cuda-error", *SILENT_KINDS)
-"""Kinds of failure that another run can tell more about. A hang and a lack of memory would only happen again."""
+"""Kinds of failure about which another run tells more. A hang and a lack of memory would only happen again."""
 
 SENT_FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")
 """Signals that say nothing of where the process was."""
@@ -68,7 +68,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Place:
-    """What the instrumented run told: the place, whether it failed in the same way, and which run it was."""
+    """The result of the instrumented run: the place, whether it failed in the same way, and which run it was."""
 
     where: Where
     same_failure: bool
@@ -203,8 +203,8 @@ def _update(row: Update, parameter: str, text: str) -> Where:
 def native_frames(text: str) -> tuple[str, ...]:
     """The functions under the fault, innermost first, as ``name (library)``, from gdb's backtrace.
 
-    What lies above the last signal handler is how the signal was handled, and what raised it comes next; neither is
-    what was being done.
+    Frames above the last signal handler show how the signal was handled, and the next ones how it was raised; neither
+    is what was being computed.
     """
     found: list[str] = []
     for line in text.rpartition(_HANDLER)[2].splitlines():
@@ -218,7 +218,7 @@ def native_frames(text: str) -> tuple[str, ...]:
 
 
 def innermost(functions: Sequence[str]) -> str:
-    """The innermost function that says what was done, "" if there is none."""
+    """The innermost function that is no machinery of torch's, "" if there is none."""
     return next((name for name in functions if not _MACHINERY.match(name)), functions[0] if functions else "")
 
 

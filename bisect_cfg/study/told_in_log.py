@@ -1,4 +1,4 @@
-"""How far a training came, as its log says: the last optimizer step that is told of."""
+"""What a log says of the run that failed: its last optimizer step, and whether it shows a given failure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _OTHER_BAR = re.compile(rb"(?:Map|Generating|Loading|Fetching|Filter|Tokeniz|Sav
 
 
 def steps_reached(path: Path) -> int:
-    """The last optimizer step that is told of by what `explain` reads: a log, `trainer_state.json`, JSON lines, CSV,
-    W&B's output, or a folder of them.
+    """The last optimizer step in whatever `explain` reads: a log, `trainer_state.json`, JSON lines, CSV, W&B's output,
+    or a folder of them.
 
     Raises:
         InputError: it cannot be read, or tells of none.
@@ -48,8 +48,8 @@ def steps_reached(path: Path) -> int:
 
 
 def told_in(path: Path, failure: Signature, message: str) -> bool:
-    """Whether a log tells of what ended a run with this message: it has the name of the exception, the signal's or what
-    shells call it; of weights that are not finite, "nan"."""
+    """Whether a log shows the failure that ended a run with this message: it contains the name of the exception, that
+    of the signal or the words of shells for it, "nan" for weights that are not finite."""
     names = [failure.name, message.partition(":")[0].strip()]
     names += ["nan"] if failure.kind == "non-finite" else []
     names += [name for name, number in SIGNALS.items() if number.name == failure.name]

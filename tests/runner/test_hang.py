@@ -44,8 +44,8 @@ class Simulated:
             hang = self.silence.look(self.now, self.steps, (self.beats, self.phase), self.training, self.steps)
             if hang is not None:
                 return hang
-            if self.silence.asks:
-                self.silence.stands(self.places[0])
+            if self.silence.wants_stacks:
+                self.silence.add_stacks(self.places[0])
                 self.places = [*self.places[1:], self.places[0]]
         return None
 

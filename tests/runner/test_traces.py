@@ -41,7 +41,7 @@ def test_complete_lines_are_read_as_they_come_and_what_is_none_of_ours_is_passed
         with path.open("a", encoding="latin-1") as stream:
             stream.write(added)
         assert traces.read() is new and [row["step"] for row in traces.metrics.rows] == steps
-    assert traces.heard == 4
+    assert traces.changes == 4
 
 
 @pytest.mark.parametrize(
