@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tools import traces_of
 
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome
@@ -20,11 +20,9 @@ from bisect_cfg.probe.protocol import (
     TrainBegin,
     TrainEnd,
     Unwatched,
-    event_row,
 )
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Ended, Failure, Standard
 from bisect_cfg.runner.watch import Ending
 
@@ -58,12 +56,8 @@ Seen = Callable[..., Run]
 @pytest.fixture
 def seen(tmp_path: Path) -> Seen:
     def observed(*events: Event, rows=(), code: int | None = 0, hang: str | None = None, log: str = "") -> Run:
-        lines = [event_row(event, 1.0) for event in events]
-        for name, told in (("events", lines), ("metrics", rows)):
-            (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in told))
+        traces = traces_of(tmp_path, *events, rows=rows)
         (tmp_path / "log.txt").write_text(log)
-        traces = Traces.of(tmp_path)
-        traces.read()
         return Run(observe(traces, tmp_path, Ending(code, hang, 4.0)), traces, tmp_path)
 
     return observed
@@ -160,15 +154,9 @@ def test_a_silent_failure_is_one_of_its_own_and_a_collapse_keeps_others_from_sho
 def test_of_several_processes_the_failure_is_of_the_one_that_failed_and_not_of_one_that_noticed(tmp_path: Path) -> None:
     """The log is of both of them: what one says that has noticed is not what the other died of."""
     lost = Raised("RuntimeError", "Connection closed by peer", [("/x/train.py", 3, "step")], final=True)
-    begun, over = [TrainBegin()], [Over(1, 10), Over(-9, 11)]
-    told = {".": [RankBegin(10, 0, 2), *begun, lost, *over], "ranks/1": [RankBegin(11, 1, 2), *begun]}
-    for place, events in told.items():
-        (tmp_path / place).mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(event_row(event, 1.0)) + "\n" for event in events]
-        (tmp_path / place / "events.jsonl").write_text("".join(lines))
+    traces_of(tmp_path / "ranks" / "1", RankBegin(11, 1, 2), BEGUN)
+    traces = traces_of(tmp_path, RankBegin(10, 0, 2), BEGUN, lost, Over(1, 10), Over(-9, 11))
     (tmp_path / "log.txt").write_text("Traceback (most recent call last):\nRuntimeError: Connection closed by peer\n")
-    traces = Traces.of(tmp_path)
-    traces.read()
     seen = observe(traces, tmp_path, Ending(1, None, 1.0))
     assert (seen.died.name, seen.rank) == ("SIGKILL", 1)
 

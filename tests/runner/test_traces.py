@@ -10,8 +10,9 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tools import traces_of
 
-from bisect_cfg.probe.protocol import ConfigBuilt, Raised, TrainBegin, event_row
+from bisect_cfg.probe.protocol import ConfigBuilt, Raised, Resumed, TrainBegin
 from bisect_cfg.runner.traces import (
     FIRST_ROWS,
     LAST_ROWS,
@@ -55,11 +56,9 @@ def test_complete_lines_are_read_as_they_come_and_what_is_none_of_ours_is_passed
     ],
 )
 def test_an_exception_that_the_log_does_not_show_is_told_from_what_the_probe_saw(tmp_path, message, log, shown):
-    traces = Traces.of(tmp_path)
-    traces.events.rows.append(Raised("ValueError", message, [["train.py", 9, "main"]]))
-    told = unprinted(traces, log)
+    told = unprinted(traces_of(tmp_path, Raised("ValueError", message, [("train.py", 9, "main")])), log)
     assert told == [] if shown else told[-1] == f"ValueError: {message}"
-    assert unprinted(Traces.of(tmp_path), log) == []
+    assert unprinted(traces_of(tmp_path), log) == []
 
 
 def test_tail_of_log(tmp_path):
@@ -150,13 +149,9 @@ def test_a_signal_and_where_it_came(tmp_path, wanted: signal.Signals) -> None:
 
 @pytest.mark.parametrize("trained", [False, True])
 def test_what_a_child_tells_is_taken_over_if_it_has_the_config_and_nobody_has_trained(tmp_path, trained) -> None:
-    own = [TrainBegin()] if trained else []
-    for place, events in (("events", own), ("children/1-events", [ConfigBuilt("args", 0, "C", "m", {}, {}, {})])):
-        (tmp_path / place).parent.mkdir(exist_ok=True)
-        lines = [json.dumps(event_row(event, 1.0)) + "\n" for event in events]
-        (tmp_path / f"{place}.jsonl").write_text("".join(lines))
-    traces = Traces.of(tmp_path)
-    traces.read()
+    traces_of(tmp_path / "children", ConfigBuilt("args", 0, "C", "m", {}, {}, {}))
+    (tmp_path / "children/events.jsonl").rename(tmp_path / "children/1-events.jsonl")
+    traces = traces_of(tmp_path, *([TrainBegin()] if trained else []))
     traces.adopt()
     assert (traces.event(ConfigBuilt) is None) == trained
 
@@ -166,11 +161,7 @@ def test_what_was_logged_before_a_checkpoint_is_read_from_it(tmp_path_factory, s
     folder = tmp_path_factory.mktemp("run")
     logged = [{"step": number, "loss": "0.5", "entropy": 1.0} for number in range(1, count + 1)]
     (folder / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "eval_loss": 1}, *logged]}))
-    begun = {"event": "resumed", "time": 0.0, "step": step, "checkpoint": str(folder)}
-    (folder / "events.jsonl").write_text(json.dumps(begun) + "\n")
-    (folder / "metrics.jsonl").write_text(json.dumps({"step": step + 1, "loss": 0.25}) + "\n")
-    traces = Traces.of(folder)
-    traces.read()
+    traces = traces_of(folder, Resumed(step, str(folder)), rows=[{"step": step + 1, "loss": 0.25}])
     earlier, before = traces.as_metrics.earlier, range(1 - step, 1 - max(step - count, 0))
     assert [row["step"] for row in earlier] == [*before[:FIRST_ROWS], *before[FIRST_ROWS:][-LAST_ROWS:]]
     assert all(row["loss"] == 0.5 for row in earlier)

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 import toys
+from tools import traces_of
 
-from bisect_cfg.probe.protocol import STACKS_FILE, Cold, TrialOrders, to_json
+from bisect_cfg.probe.protocol import STACKS_FILE, Cold, Raised, TrainBegin, TrialOrders, to_json
 from bisect_cfg.runner.fork_server import probe_environment
 from bisect_cfg.runner.hang import HANG_SECONDS, PHASE_SECONDS, Patience, Pulse
 from bisect_cfg.runner.supervisor import Supervisor
@@ -90,7 +91,7 @@ STAND_INS = {
 
 PACE = 4
 """The clock of the real processes runs so many times faster: they are slow by a quarter of a minute, not by a minute,
-and the limits of a user's first run are as much shorter. What those limits are is tested above, in simulated time."""
+and the limits of a user's first run are as much shorter. `test_hang` has those limits, in simulated time."""
 
 UNIT = HANG_SECONDS / PACE
 QUICK_PATIENCE = replace(FIRST_PATIENCE, step=HANG_SECONDS / PACE, phase=PHASE_SECONDS / PACE)
@@ -238,7 +239,7 @@ class Unprobed:
         self.process.wait()
 
 
-RAISED = {"event": "exception", "time": 0.0, "type": "E", "message": "", "frames": [], "final": True}
+RAISED = Raised("E", "", [], final=True)
 
 
 @pytest.mark.training
@@ -246,8 +247,7 @@ RAISED = {"event": "exception", "time": 0.0, "type": "E", "message": "", "frames
 def test_a_run_is_ended_for_a_reason_and_nothing_before(tmp_path: Path, why: str) -> None:
     """It is asked for its stacks before it is called a hang, which would be the end of a process without a probe."""
     (tmp_path / "stacks.txt").touch()
-    event = RAISED if why == "an exception" else {"event": "train_begin", "time": 0.0}
-    (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n")
+    traces_of(tmp_path, RAISED if why == "an exception" else TrainBegin())
     run, interrupted, heard = Unprobed(tmp_path), threading.Event(), []
     patience = Patience(0.5, 0.5, 0.5) if why == "a hang" else Patience(60, 60, 60)
     if why == "an interrupt":
@@ -264,6 +264,6 @@ def test_a_run_is_ended_for_a_reason_and_nothing_before(tmp_path: Path, why: str
 
 @pytest.mark.training
 def test_what_dies_of_an_exception_may_end_by_itself(tmp_path: Path) -> None:
-    (tmp_path / "events.jsonl").write_text(json.dumps(RAISED) + "\n")
+    traces_of(tmp_path, RAISED)
     run = Unprobed(tmp_path, "sleep 0.3; exit 3")
     assert watch(run, Traces.of(tmp_path), Patience(60, 60, 60)).exit_code == 3
