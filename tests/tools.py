@@ -17,13 +17,16 @@ import tempfile
 import time
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import psutil
 import pytest
+
+from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE, Event, event_row
+from bisect_cfg.runner.traces import Traces
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -280,3 +283,13 @@ def wheel(folder: Path, name: str, version: str, text: str = "", requires: tuple
         )
         archive.writestr(f"{info}/RECORD", "")
     return f"{name} @ {path.as_uri()}"
+
+
+def traces_of(folder: Path, *events: Event, rows: Iterable[Mapping[str, object]] = ()) -> Traces:
+    """What a probe wrote into a run's folder: these events and metric rows, read to their end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, lines in ((EVENTS_FILE, [event_row(event, 1.0) for event in events]), (METRICS_FILE, rows)):
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    traces = Traces.of(folder)
+    traces.read()
+    return traces

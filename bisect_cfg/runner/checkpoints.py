@@ -1,4 +1,4 @@
-"""A checkpoint of the user's, from which trials can go on: what it holds, and what it lacks."""
+"""A checkpoint of the user's from which trials can go on: what it holds, and what it lacks."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ TABLE, LATEST = ".metadata", "latest"
 them; the latter names the one to be loaded."""
 
 OPTIMIZER = ("optimizer.pt", "optimizer.bin", "optimizer_*", "global_step*")
-SCHEDULE, NUMBERS = "scheduler.pt", "rng_state*.pth"
-"""What `Trainer` saves besides (transformers 5.23, `trainer.py`), unless `save_only_model` is set."""
+SCHEDULE = ("scheduler.pt", "global_step*")
+NUMBERS = "rng_state*.pth"
+"""What `Trainer` also saves (transformers 5.23, `trainer.py`), unless `save_only_model` is set."""
 
 CONFIG = "config.json"
 
@@ -42,19 +43,12 @@ _HEADER = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What `Trainer` has saved in the middle of a training.
+    """What `Trainer` has saved in the middle of a training."""
 
-    Attributes:
-        path: its folder, absolute.
-        step: the optimizer step after which it did.
-        lacks: what is not there and begins anew, in words.
-        version: of transformers, as its model's configuration says; "" if it does not.
-    """
-
-    path: Path
-    step: int
-    lacks: tuple[str, ...] = ()
-    version: str = ""
+    path: Path  # its folder, absolute
+    step: int  # the optimizer step after which it was saved
+    lacks: tuple[str, ...] = ()  # what is not there and begins anew, in words
+    version: str = ""  # of transformers, as its model's configuration says; "" if it does not
 
     @property
     def name(self) -> str:
@@ -63,7 +57,7 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Look at a checkpoint, without loading it.
+    """Describe a checkpoint, without loading it.
 
     Raises:
         InputError: it is none, or damaged.
@@ -72,25 +66,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if not path.is_dir():
         what = "does not exist" if not path.exists() else "is not a folder"
         raise InputError(f"--from-checkpoint {path}: it {what}.", "Give a folder that the Trainer saved: checkpoint-N.")
-    state = path / STATE_FILE
-    if not state.is_file():
-        inside = sorted(one.parent.name for one in path.glob(f"checkpoint-*/{STATE_FILE}"))
-        inside.sort(key=lambda name: int(name.rpartition("-")[2]) if name.rpartition("-")[2].isdigit() else 0)
-        if inside:
-            raise InputError(
-                f"--from-checkpoint {path} holds several checkpoints: {', '.join(inside)}.",
-                f"Name the last one before the failure: --from-checkpoint {path / inside[-1]}",
-            )
-        raise InputError(
-            f"--from-checkpoint {path} has no {STATE_FILE}, so it is not a checkpoint of the Trainer.",
-            "A model that was saved at the end of a training cannot be gone on from; give a folder checkpoint-N.",
-        )
-    try:
-        step = json.loads(state.read_text(encoding="utf-8"))["global_step"]
-        if not isinstance(step, int) or step < 0:
-            raise ValueError("it names no step")
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InputError(f"{state} cannot be read ({error}): the checkpoint is damaged.", "Give another one.") from None
+    step = _step_of(path)
     if not _any(path, WEIGHTS) and not _any(path, ADAPTER):
         raise InputError(f"{path} holds no weights.", "Give a checkpoint with the model in it.")
     again = "Give another checkpoint, or copy this one again."
@@ -101,11 +77,35 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if not file.exists():
             raise InputError(f"{path} is not complete: it has no {file.relative_to(path)}.", again)
     lacks = []
-    if not _any(path, OPTIMIZER) or not ((path / SCHEDULE).is_file() or _any(path, ("global_step*",))):
+    if not _any(path, OPTIMIZER) or not _any(path, SCHEDULE):
         lacks.append("the optimizer's state")
     if not _any(path, (NUMBERS,)):
         lacks.append("the random numbers' state")
     return Checkpoint(path, step, tuple(lacks), _version(path / CONFIG))
+
+
+def _step_of(path: Path) -> int:
+    state = path / STATE_FILE
+    if state.is_file():
+        try:
+            step = json.loads(state.read_text(encoding="utf-8"))["global_step"]
+            if not isinstance(step, int) or step < 0:
+                raise ValueError("it names no step")
+            return step
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            text = f"{state} cannot be read ({error}): the checkpoint is damaged."
+            raise InputError(text, "Give another one.") from None
+    inside = [state.parent.name for state in path.glob(f"checkpoint-*/{STATE_FILE}")]
+    if inside:
+        inside.sort(key=lambda name: (len(name), name))  # by their numbers
+        raise InputError(
+            f"--from-checkpoint {path} holds several checkpoints: {', '.join(inside)}.",
+            f"Name the last one before the failure: --from-checkpoint {path / inside[-1]}",
+        )
+    raise InputError(
+        f"--from-checkpoint {path} has no {STATE_FILE}, so it is not a checkpoint of the Trainer.",
+        "A model that was saved at the end of a training cannot be gone on from; give a folder checkpoint-N.",
+    )
 
 
 def has_adapter_alone(path: Path) -> bool:
@@ -114,12 +114,12 @@ def has_adapter_alone(path: Path) -> bool:
 
 
 def saved_in_parts(path: Path) -> str:
-    """Under what a checkpoint was saved in parts: "FSDP" or "DeepSpeed"; "" if it was not."""
+    """What saved a checkpoint in parts: "FSDP" or "DeepSpeed"; "" if it has none."""
     return next((name for name, pattern in IN_PARTS.items() if _any(path, (pattern,))), "")
 
 
 def _tables(path: Path) -> Iterator[Path]:
-    """What must be there to find the parts."""
+    """Files without which the parts cannot be found."""
     yield from (one / TABLE for one in path.glob(IN_PARTS["FSDP"]) if one.is_dir())
     if _any(path, (IN_PARTS["DeepSpeed"],)):
         yield path / LATEST
@@ -140,10 +140,9 @@ _REFUSALS = (
 
 
 def in_words(refused: OriginRefused) -> str:
-    """Why a checkpoint could not be loaded; in the library's own words where we know no better."""
+    """Why a checkpoint could not be loaded; an unknown message is quoted."""
     for pattern, words in _REFUSALS:
-        found = re.search(pattern, refused.message)
-        if found:
+        if found := re.search(pattern, refused.message):
             return words.format(*found.groups())
     return f"{refused.type}: {' '.join(refused.message.split())[:500]}"
 
@@ -153,14 +152,12 @@ def _any(folder: Path, patterns: tuple[str, ...]) -> bool:
 
 
 def _whole(file: Path) -> bool:
-    """Whether a file is as long as it says it is. What torch saves is a zip archive, whose table is at its end; what it
-    saved before 1.6 cannot be told."""
+    """Whether a file is complete. Its header has the length of a safetensors file; the table of a zip archive, which
+    torch saves, is at the end. Of files that torch before 1.6 saved nothing is known: they count as complete."""
     try:
-        if file.suffix != ".safetensors":
-            with file.open("rb") as stream:
-                head = stream.read(2)
-            return head not in (b"PK", b"") or zipfile.is_zipfile(file)
         with file.open("rb") as stream:
+            if file.suffix != ".safetensors":
+                return stream.read(2) not in (b"PK", b"") or zipfile.is_zipfile(stream)
             (length,) = _HEADER.unpack(stream.read(_HEADER.size))
             size = file.stat().st_size
             if length > size:

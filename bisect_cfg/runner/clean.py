@@ -1,5 +1,4 @@
-"""Once a run is over, its folder is made fit to be kept: no secrets in what was written, no models that nobody
-needs."""
+"""Cleaning the folder of a run that is over: a log of bounded length, no secrets in any text, no large models."""
 
 from __future__ import annotations
 
@@ -7,38 +6,30 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
-from bisect_cfg.jsonfile import private
+from bisect_cfg.jsonfile import private, write_text
 from bisect_cfg.probe import secrets
 from bisect_cfg.probe.elsewhere import OUTPUT
-from bisect_cfg.probe.protocol import STACKS_FILE, Event
-from bisect_cfg.runner.traces import Tail
-
-BLOCK = 4 << 20
-"""Bytes of a text that are held at once."""
+from bisect_cfg.probe.protocol import EVENTS_FILE, STACKS_FILE
+from bisect_cfg.runner.logs import shorten
 
 KEPT_BYTES = 256 << 20
-"""What a trial's callbacks and stages saved is kept up to this size, for whoever wants to look; models of each trial
-would fill the disk."""
+"""What a trial's callbacks and stages saved is kept up to this size, for a look at it; models of each trial would fill
+the disk."""
 
 
-def clean_folder(folder: Path, events: Tail[Event] | None = None) -> None:
-    """Take secrets out of the log and the traces of the run in `folder`, and models out of its output.
+def clean_folder(folder: Path) -> None:
+    """Shorten the log of the run in `folder`, take secrets out of it and the traces, and models out of its output.
 
-    Nothing is raised: on a full disk a text that cannot be written anew is emptied instead.
-
-    Args:
-        folder: of the run.
-        events: as they were read along: each line was looked at then. The probe masks what it knows before it
-            writes, so that they hardly ever have to be written anew.
+    The probe masks the secrets that it knows, so events are hardly ever rewritten. Nothing is raised: on a full disk a
+    text that cannot be rewritten is emptied instead.
     """
+    shorten(folder / "log.txt")
     for name in ("log.txt", STACKS_FILE):
         _rewrite(folder / name, secrets.scrub_log)
-    traces = [] if events is None or events.clean else [events.path]
-    for path in (*traces, *sorted(folder.glob("children/*.jsonl"))):
+    for path in (folder / EVENTS_FILE, *folder.glob("children/*.jsonl")):
         _rewrite(path, _scrub_rows)
     with contextlib.suppress(OSError):
         if size_of(folder / OUTPUT) > KEPT_BYTES:
@@ -58,40 +49,20 @@ def _scrub_row(line: str) -> str:
 
 
 def _rewrite(path: Path, change: Callable[[str], str]) -> None:
-    """Write a text anew in its place if `change` changes it; a link is not followed."""
-    temporary = path.with_name(path.name + ".new")
+    """Rewrite a text in its place if `change` changes it; a link is not followed."""
     if path.is_symlink() or not path.is_file():
         return
     try:
-        with open(path, "rb", opener=private) as old, open(temporary, "wb", opener=private) as new:
-            changed = False
-            for block in _blocks(old):
-                text = block.decode("utf-8", "surrogateescape")
-                result = change(text)
-                changed = changed or result != text
-                new.write(result.encode("utf-8", "surrogateescape"))
-        if changed:
-            temporary.replace(path)
+        with open(path, "rb", opener=private) as stream:
+            text = stream.read().decode("utf-8", "surrogateescape")
+        changed = change(text)
+        if changed != text:
+            write_text(path, changed)
     except OSError:
         with contextlib.suppress(OSError):  # what cannot be made clean is not kept
             os.truncate(path, 0)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
-def _blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """The bytes of a file in blocks that end with a line, where lines are shorter than a block."""
-    rest = b""
-    while data := stream.read(BLOCK):
-        data = rest + data
-        end = data.rfind(b"\n") + 1 or len(data)
-        rest = data[end:]
-        yield data[:end]
-    if rest:
-        yield rest
 
 
 def size_of(folder: Path) -> int:
-    """What the files of a folder take, in bytes; a link takes nothing of what it leads to."""
+    """Bytes that the files of a folder hold; a link does not count as its target."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())

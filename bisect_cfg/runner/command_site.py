@@ -23,7 +23,6 @@ from bisect_cfg.probe.secrets import know_command
 from bisect_cfg.runner.clean import clean_folder
 from bisect_cfg.runner.environments import CannotBuild, Environment
 from bisect_cfg.runner.hang import HANG_TIMES, Patience
-from bisect_cfg.runner.logs import shorten
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.site import Progress, Site
@@ -76,7 +75,6 @@ class CommandSite(Site):
         printed = traces.metrics.rows
         with open(folder / METRICS_FILE, "w", opener=private) as stream:
             stream.writelines(json.dumps(row) + "\n" for row in printed)
-        shorten(folder / "log.txt")
         clean_folder(folder)
         self._write_ending(folder, ending, horizon=plan.steps, steps=len(printed), level=COLD, watched=False)
         return self.load(plan.name)

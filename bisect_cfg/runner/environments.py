@@ -23,7 +23,7 @@ import subprocess
 import sysconfig
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,22 +34,19 @@ CACHE = "environments"
 """Folder of the built environments, beside those of the studies."""
 
 COMPLETE = "complete"
-"""File in the folder of an environment that is whole; its time tells when the environment was last used."""
-
-LINKED = "linked"
-"""File beside it, once the compiled modules of another environment were linked."""
+"""File in the folder of a complete environment; its time is when the environment was last used."""
 
 LOOKS = 3
-"""How often another one with compiled modules is looked for: there is none before the first trial in one has ended."""
-
-LOCKED_SECONDS = 0.2
-"""How often it is looked whether somebody else has built the environment that is wanted."""
+"""How often compiled modules of other environments are looked for: there are none before the first trial has ended."""
 
 TAIL = 1200
-"""Characters of what uv says last that are quoted: its reasons stand at the end."""
+"""Characters of uv's output that are quoted, from its end: the reasons stand there."""
 
 ROOM = 20 * 2**30
-"""Bytes that the cache may take before what was not used for longest is removed; a CUDA build of torch takes 5 GiB."""
+"""Bytes that the cache may take before the least recently used are removed; a CUDA build of torch takes 5 GiB."""
+
+NO_ROOM = 2**20
+"""Fewer free bytes mean a full disk, whatever uv says."""
 
 _OFFLINE = ("error sending request", "dns error", "failed to fetch", "network is unreachable", "connection refused")
 
@@ -60,17 +57,11 @@ class CannotBuild(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """One built environment.
-
-    Attributes:
-        folder: where it lies.
-        python: its interpreter.
-        seconds: that building took; None if it was there.
-    """
+    """One built environment."""
 
     folder: Path
-    python: str
-    seconds: float | None = None
+    python: str  # its interpreter
+    seconds: float | None = None  # that building took; None if it was there
 
     @property
     def variables(self) -> dict[str, str]:
@@ -98,15 +89,20 @@ def uv_program() -> str:
     return found
 
 
+def _run(command: Sequence[str], log: Path) -> int:
+    with open(log, "ab") as stream:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream).returncode
+
+
 class Environments:
     """The cache of built environments.
 
     Args:
         folder: of the cache.
         base: the interpreter to make them with.
-        like: the user's own environment, whose compiled modules are of use where its files are the same.
         building: called with the lines that an environment is about to be built of.
-        run: runs a command with its output in a file, and says how it ended; `subprocess` if not given.
+        run: runs a command with its output in a file, and says how it ended.
+        like: the user's own environment, whose compiled modules are linked where its files are the same.
     """
 
     def __init__(
@@ -114,22 +110,19 @@ class Environments:
         folder: Path,
         base: str,
         building: Callable[[Sequence[str]], None] = lambda lines: None,
-        run: Callable[[Sequence[str], Path], int] | None = None,
+        run: Callable[[Sequence[str], Path], int] = _run,
         like: Path | None = None,
     ) -> None:
         self.folder, self._base, self._building, self._like = folder.absolute(), base, building, like
-        self._run = run or _run
-        self._looked: Counter[Path] = Counter()
+        self._run = run
+        self._looks: Counter[Path] = Counter()
         self.built: list[Environment] = []
         """Those that were built here, in order."""
         self.used: dict[Path, None] = {}
         """Folders of all that were asked for here, in order."""
 
     def of(self, lines: Collection[str]) -> Environment:
-        """The environment with these packages, built if it is not there.
-
-        Args:
-            lines: of a requirements file, a package each.
+        """The environment with these packages (lines of a requirements file), built if it is not there.
 
         Raises:
             CannotBuild: uv cannot.
@@ -140,83 +133,66 @@ class Environments:
         python = str(folder / "bin" / "python")
         self.used[folder] = None
         if (folder / COMPLETE).exists():
-            _touch(folder / COMPLETE)
+            with contextlib.suppress(OSError):  # a cache of somebody else's may be read only
+                (folder / COMPLETE).touch()
             self._link_compiled(folder)
             return Environment(folder, python)
-        with self._locked(folder):
-            if (folder / COMPLETE).exists():  # somebody else was faster
+        with open(folder.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if (folder / COMPLETE).exists():  # another process was faster
                 return Environment(folder, python)
             begun = time.monotonic()
             self._building(sorted(lines))
-            self._build(folder, sorted(lines))
+            self._build(folder, python, sorted(lines))
             environment = Environment(folder, python, time.monotonic() - begun)
         self.built.append(environment)
         prune(self.folder, ROOM)
         return environment
 
     def _link_compiled(self, folder: Path) -> None:
-        """Take over the compiled modules of another environment that has some, once: to compile anew what training
-        imports takes nine seconds of a processor."""
-        self._looked[folder] += 1
-        never = os.environ.get("PYTHONDONTWRITEBYTECODE")
-        if never or self._looked[folder] > LOOKS or (folder / LINKED).exists():
+        """Link the compiled modules of another environment, once: compiling anew what training imports takes nine
+        seconds of a processor."""
+        if os.environ.get("PYTHONDONTWRITEBYTECODE") or self._looks[folder] == LOOKS:
             return
+        self._looks[folder] += 1
         others = [*reversed(complete_in(self.folder)), *([] if self._like is None else [self._like])]
         if any(link_compiled(other, folder) for other in others if other != folder):
-            _touch(folder / LINKED)
+            self._looks[folder] = LOOKS
 
     def _key(self, lines: Collection[str]) -> str:
-        """Content, Python and platform as a name; local wheels and folders count with the time of their last change."""
-        kept = [line if (path := _local(line)) is None else f"{line} {_changed(path)}" for line in sorted(lines)]
-        about = [os.path.realpath(self._base), platform.machine(), sysconfig.get_platform(), *kept]
+        """Content, Python and platform as a name."""
+        about = [os.path.realpath(self._base), platform.machine(), sysconfig.get_platform()]
+        about += map(_dated, sorted(lines))
         return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
-    @contextlib.contextmanager
-    def _locked(self, folder: Path) -> Iterator[None]:
-        with open(folder.with_suffix(".lock"), "w") as stream:
-            while True:
-                try:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(LOCKED_SECONDS)
-            yield
-
-    def _build(self, folder: Path, lines: Sequence[str]) -> None:
+    def _build(self, folder: Path, python: str, lines: Sequence[str]) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # of a build that was interrupted
-        uv = uv_program()
-        requirements = self.folder / f"{folder.name}.txt"
+        uv, requirements, log = uv_program(), folder.with_suffix(".txt"), folder.with_suffix(".log")
         write_text(requirements, "".join(f"{line}\n" for line in lines))
         try:
-            self._uv(folder, [uv, "venv", "--quiet", "--no-project", "--python", self._base, str(folder)])
-            install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", str(folder / "bin" / "python")]
-            self._uv(folder, [*install, "--requirement", str(requirements)])
+            self._uv(log, [uv, "venv", "--quiet", "--no-project", "--python", self._base, str(folder)])
+            install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", python]
+            self._uv(log, [*install, "--requirement", str(requirements)])
             (folder / COMPLETE).touch()
         except BaseException:  # on a full disk half of one would keep it full
             shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
             requirements.unlink(missing_ok=True)
+            log.unlink(missing_ok=True)
 
-    def _uv(self, folder: Path, command: list[str]) -> None:
-        """Run uv for an environment; without a network, from what it has.
+    def _uv(self, log: Path, command: Sequence[str]) -> None:
+        """Run uv; without a network, from what it has.
 
         Raises:
             CannotBuild: it fails.
             InputError: there is no room.
         """
-        log = folder.with_suffix(".log")
-        log.unlink(missing_ok=True)  # of one that was killed
-        try:
-            code = self._run(command, log)
-            said = log.read_text(errors="replace")
-            if code and any(word in said.lower() for word in _OFFLINE):
-                code = self._run([*command, "--offline"], log)
-                again = log.read_text(errors="replace")[len(said) :]
-                said = f"There is no network, and not everything is in uv's cache.\n{again}" if code else said
-        finally:
-            log.unlink(missing_ok=True)
-        if code and ("No space left" in said or shutil.disk_usage(self.folder).free < 2**20):
+        code, said = self._end_of(log, command)
+        if code and any(word in said.lower() for word in _OFFLINE):
+            code, said = self._end_of(log, [*command, "--offline"])
+            said = f"There is no network, and not everything is in uv's cache.\n{said}"
+        if code and ("No space left" in said or shutil.disk_usage(self.folder).free < NO_ROOM):
             raise InputError(
                 f"The disk is full, so that no environment can be built in {self.folder}.",
                 f"bisect-cfg envs prune --env-cache {shlex.quote(str(self.folder))} empties it; --env-cache names "
@@ -225,66 +201,62 @@ class Environments:
         if code:
             raise CannotBuild(said.strip()[-TAIL:])
 
+    def _end_of(self, log: Path, command: Sequence[str]) -> tuple[int, str]:
+        """Run a command; its exit status, and what it has printed."""
+        log.unlink(missing_ok=True)  # of the one before, or of one that was killed
+        return self._run(command, log), log.read_text(errors="replace")
+
+
+def _dated(line: str) -> str:
+    """A line of a requirements file; of a local wheel or folder, with the time of its last change."""
+    path = line[3:] if line.startswith("-e ") else line.partition("@ file://")[2]
+    with contextlib.suppress(OSError):
+        return f"{line} {os.stat(path).st_mtime}"
+    return line
+
 
 def complete_in(cache: Path) -> list[Path]:
-    """Folders of the environments of a cache, the one that was not used for longest first."""
+    """Folders of the environments of a cache, least recently used first."""
     there = sorted(cache.glob(f"*/{COMPLETE}"), key=lambda path: path.stat().st_mtime)
     return [path.parent for path in there]
 
 
 def prune(cache: Path, room: int = 0) -> list[Path]:
-    """Remove environments, those that were not used for longest first, until they take no more than so many bytes.
-
-    Returns:
-        Their folders.
-    """
+    """Remove environments, least recently used first, until they take at most `room` bytes; their folders. With no room
+    at all, the remains of builds that were killed are removed, too."""
     sizes = {folder: size_of(folder) for folder in complete_in(cache)}
     gone = []
     for folder in tuple(sizes):
         if sum(sizes.values()) <= room:
             break
         sizes.pop(folder)
-        (folder / COMPLETE).unlink()  # first, so that nobody takes half of one
+        (folder / COMPLETE).unlink()  # first, so that no process takes half of one
         shutil.rmtree(folder, ignore_errors=True)
         folder.with_suffix(".lock").unlink(missing_ok=True)
         gone.append(folder)
-    if room == 0:
-        _remove_pieces(cache)
+    for lock in cache.glob("*.lock") if room == 0 else ():
+        with contextlib.suppress(OSError), open(lock) as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no process is building it
+            if not (lock.with_suffix("") / COMPLETE).exists():
+                shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+                for suffix in (".lock", ".log", ".txt"):
+                    lock.with_suffix(suffix).unlink(missing_ok=True)
     return gone
 
 
-def _remove_pieces(cache: Path) -> None:
-    """Remove what a process that was killed has left of environments that are not whole."""
-    for lock in cache.glob("*.lock"):
-        with contextlib.suppress(OSError), open(lock) as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            folder = lock.with_suffix("")
-            if not (folder / COMPLETE).exists():
-                shutil.rmtree(folder, ignore_errors=True)
-                for piece in (lock, lock.with_suffix(".log"), lock.with_suffix(".txt")):
-                    piece.unlink(missing_ok=True)
-
-
 def link_compiled(other: Path, folder: Path) -> int:
-    """Link the compiled modules of another environment whose sources are the very files of this one.
-
-    Returns:
-        How many there are now.
-    """
+    """Link the compiled modules of another environment whose sources are the same files on disk as here; how many there
+    are now."""
     count = 0
-    for place, folders, _ in os.walk(other / "lib"):
-        if "__pycache__" not in folders:
-            continue
-        here = folder / os.path.relpath(place, other)
-        sources = {path.stem: path for path in here.glob("*.py")}
-        for compiled in os.scandir(os.path.join(place, "__pycache__")):
-            name = compiled.name.partition(".")[0]
-            with contextlib.suppress(OSError):  # one that is not there, or on another disk
-                if name in sources and os.path.samefile(sources[name], os.path.join(place, f"{name}.py")):
-                    (here / "__pycache__").mkdir(exist_ok=True)
-                    with contextlib.suppress(FileExistsError):
-                        os.link(compiled.path, here / "__pycache__" / compiled.name)
-                    count += 1
+    for compiled in (other / "lib").rglob("__pycache__/*.pyc"):
+        source = compiled.parent.with_name(f"{compiled.name.partition('.')[0]}.py")
+        here = folder / source.relative_to(other)
+        with contextlib.suppress(OSError):  # one that is not there, or on another disk
+            if os.path.samefile(source, here):
+                (here.parent / "__pycache__").mkdir(exist_ok=True)
+                with contextlib.suppress(FileExistsError):
+                    os.link(compiled, here.parent / "__pycache__" / compiled.name)
+                count += 1
     return count
 
 
@@ -297,27 +269,3 @@ def size_of(folder: Path) -> int:
                 found = os.lstat(os.path.join(path, name))
                 total += 512 * found.st_blocks / max(1, found.st_nlink)
     return int(total)
-
-
-def _run(command: Sequence[str], log: Path) -> int:
-    with open(log, "ab") as stream:
-        return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream).returncode
-
-
-def _touch(path: Path) -> None:
-    with contextlib.suppress(OSError):  # a cache of somebody else's may be read only
-        path.touch()
-
-
-def _local(line: str) -> Path | None:
-    """The file or folder that a line names on this machine."""
-    if line.startswith("-e "):
-        return Path(line[3:])
-    return Path(line.partition("file://")[2]) if "@ file://" in line else None
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -1,15 +1,14 @@
 """When is silence a hang?
 
-What a trial shows of itself: the events and metric rows that its probe writes, and the heartbeats it counts (see
-`bisect_cfg.probe.heartbeat`). How long it may show nothing depends on what it is doing. Once steps run, a run tells its
-own pace: ten times its longest silence so far is a hang. A step that takes thirty times as long as the others is not,
-as long as something happens in it.
+Signs of life of a trial are the events and metric rows that its probe writes, and the heartbeats that it counts (see
+`bisect_cfg.probe.heartbeat`). How long there may be none depends on what it is doing. Once steps run, the run sets its
+own pace: ten times its longest silence so far is a hang. A step that takes thirty times as long as the others is none
+while heartbeats go on.
 
-The first hang of a study is waited for in full. Where its stacks stood then is known, and so is where pauses stood that
-came to an end. A later run that stands where one has hung and none has paused, for five times the longest pause,
-is the same hang.
+The first hang of a study is waited for in full. Its stacks are kept, and so are those of pauses that came to an end. A
+later run is the same hang if its stacks stand where one hung and none paused, for five times the longest pause.
 
-`Silence` is pure: it is told what was seen and when, and says when it wants to be told where the run stands.
+`Silence` is pure: the caller tells it what was seen and when, and it says when it needs the stacks of the run.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import itertools
 import math
 import os
 import sys
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +31,7 @@ HANG_SECONDS = 20.0
 that its first steps need not have had."""
 
 UNKNOWN_SECONDS = 120.0
-"""The least limit where nothing is known yet: for the first step of a script whose pace nobody has seen."""
+"""The least limit for the first step of a script whose pace nobody has seen."""
 
 FIRST_STEP_SECONDS = 60.0
 """The least limit for the first step of any other trial: it pays once for allocation, compilation and caches."""
@@ -67,77 +66,45 @@ is not known, or if it moved."""
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a process may stay silent before it is called a hang, in seconds.
+    """How long a run may stay silent before it is called a hang, in seconds."""
 
-    Attributes:
-        before_training: until training begins (loading data and models counts here).
-        first_step: from the start of training to the end of the first optimizer step.
-        step: between two optimizer steps.
-        times: None: these limits are as they are, and only what the run writes ends a silence. Otherwise heartbeats
-            do, too; each limit is the least, and so many times the longest silence seen is the limit where that is
-            longer.
-        phase: the least limit in a named slow phase. Only with `times`.
-        seen: what runs did (a phase, `IN_TRAINING`) -> the longest silence in it in earlier runs. Only with `times`.
-        hangs: places where earlier runs have hung and none has paused. Only with `times`.
-        repeats: whether a run of the same configuration has hung. Of any other it must be known how long it may pause.
-        sign: what is waited for where `times` is None.
-    """
-
-    before_training: float
-    first_step: float
-    step: float
+    before_training: float  # loading data and models counts here
+    first_step: float  # from the start of training to the end of the first optimizer step
+    step: float  # between two optimizer steps
     times: float | None = None
-    phase: float = PHASE_SECONDS
-    seen: Mapping[str, float] = field(default_factory=dict)
-    hangs: Collection[Place] = ()
-    repeats: bool = False
-    sign: str = "optimizer step"
-
-
-def stands_at(looks: Sequence[tuple[float, Place]]) -> Place:
-    """Where a silent run stands; "" if it moves, or was not looked at twice.
-
-    Args:
-        looks: at its stacks: seconds of silence at that time, and the place.
-    """
-    still = list(itertools.takewhile(lambda look: look[1] == looks[-1][1], reversed(looks)))
-    return looks[-1][1] if still and still[0][0] - still[-1][0] >= APART_SECONDS else ""
+    """None: these limits are as they are, and only what the run writes ends a silence. Otherwise heartbeats do, too;
+    each limit is the least, and so many times the longest silence seen is the limit where that is longer. The fields
+    below are for this alone."""
+    phase: float = PHASE_SECONDS  # in a named slow phase
+    seen: Mapping[str, float] = field(default_factory=dict)  # phase or `IN_TRAINING` -> longest silence of earlier runs
+    hangs: Collection[Place] = ()  # where earlier runs have hung and none has paused
+    repeats: bool = False  # whether this configuration has hung; of any other it must be known how long it may pause
+    sign: str = "optimizer step"  # what is waited for where `times` is None
 
 
 class Silence:
-    """How long a trial has been silent, and whether that is a hang.
-
-    Args:
-        patience: of the trial.
-    """
+    """How long a trial has been silent, and whether that is a hang. All times are in seconds."""
 
     def __init__(self, patience: Patience) -> None:
+        self.seconds = 0.0  # of the present silence
+        self.pauses: dict[str, float] = {}  # what the run did -> the longest silence in it that has ended
+        self.places: set[Place] = set()  # where the run stood in silences that have ended
         self._patience = patience
         self._sign: Hashable = None
         self._looked: float | None = None
-        self._phase = ""
-        self._doing: str | None = None  # outside of training and phases
-        self._stacks: list[tuple[float, Place]] = []  # looks at them in the present silence
+        self._doing: str | None = None  # a phase or `IN_TRAINING`; None before training
+        self._stacks: list[tuple[float, Place]] = []  # in the present silence: after how long, where it stood
         self._next_stacks = PAUSE_SECONDS
-        self.seconds = 0.0
-        """Of the present silence."""
-        self.pauses: dict[str, float] = {}
-        """What the run did (a phase, `IN_TRAINING`) -> the longest silence in it that has ended."""
-        self.places: set[Place] = set()
-        """Where the run stood in silences that have ended."""
 
     def look(self, now: float, written: Hashable, beat: tuple[int, str], training: bool, steps: int) -> str | None:
-        """Take in what is to be seen of the trial now.
+        """Take in the present state of the trial; why it is a hang, None if it is not (yet).
 
         Args:
-            now: of a monotonic clock, in seconds.
-            written: changes with every event and row of metrics.
+            now: of a monotonic clock.
+            written: changes with every event and metric row.
             beat: the count of heartbeats, and the name of the phase, "" for none.
             training: whether training has begun.
             steps: optimizer steps seen.
-
-        Returns:
-            Why it is a hang, None if it is not (yet).
         """
         self.seconds += 0.0 if self._looked is None else min(now - self._looked, LOOK_SECONDS)
         self._looked = now
@@ -145,72 +112,70 @@ class Silence:
         if sign != self._sign:
             self.end()
             self._sign = sign
-        self._phase = beat[1]
         self._doing = beat[1] or (IN_TRAINING if training else None)
-        limit, what = self._limit(training, steps)
+        limit, what = self._limit(beat[1], training, steps)
         if self.seconds > limit:
             return f"{what} for {self.seconds:.0f} s"
-        known = self.seconds >= self._known_from() and self.stood in self._known()
-        return f"{what} for {self.seconds:.0f} s, where an earlier run hung" if known else None
+        if self.seconds >= self._known_from() and self.stood in self._known():
+            return f"{what} for {self.seconds:.0f} s, where an earlier run hung"
+        return None
 
     def end(self) -> None:
-        """The present silence has ended: by a sign of life, or because the run came to its own end."""
+        """End the present silence: there was a sign of life, or the run came to its own end."""
         if self._doing is not None:
             self.pauses[self._doing] = max(self.pauses.get(self._doing, 0.0), self.seconds)
         self.places |= {place for _, place in self._stacks if place}
         self.seconds, self._stacks, self._next_stacks = 0.0, [], PAUSE_SECONDS
 
     @property
-    def asks(self) -> bool:
-        """Whether it wants to know where the run stands now. Before training it may stand and wait for a process that
-        nobody can ask."""
+    def wants_stacks(self) -> bool:
+        """Whether the caller should look at the stacks of the run now. Never before training: the run may wait for a
+        process that nobody can ask."""
         wanted = self._patience.times is not None and self._doing is not None
         return wanted and self.seconds >= self._next_stacks
 
-    def stands(self, place: Place) -> None:
-        """Take in where the run stands now."""
+    def add_stacks(self, place: Place) -> None:
+        """Take in where the stacks of the run stand now."""
         self._stacks.append((self.seconds, place))
         again = max(self.seconds + APART_SECONDS, self._known_from())
         self._next_stacks = again if place in self._known() else 2 * self.seconds
 
     @property
     def stood(self) -> Place:
-        """Where the run stands in the present silence."""
-        return stands_at(self._stacks)
+        """Where the run stands in the present silence; "" if it moves, or was not looked at twice."""
+        still = list(itertools.takewhile(lambda look: look[1] == self._stacks[-1][1], reversed(self._stacks)))
+        return still[0][1] if still and still[0][0] - still[-1][0] >= APART_SECONDS else ""
 
     def _known(self) -> set[Place]:
         return set(self._patience.hangs) - self.places - {""}
 
     def _known_from(self) -> float:
         """Seconds of silence from which on it may be a known hang."""
-        if not self._patience.repeats and self._doing not in self._patience.seen:
+        seen = self._patience.seen
+        if not self._patience.repeats and self._doing not in seen:
             return math.inf
-        doing = (self.pauses.get(self._doing, 0.0), self._patience.seen.get(self._doing, 0.0))
-        return max(PAUSE_SECONDS, KNOWN_TIMES * max(*doing, self.pauses.get(IN_TRAINING, 0.0)))
+        doing = max(self.pauses.get(self._doing, 0.0), seen.get(self._doing, 0.0))
+        return max(PAUSE_SECONDS, KNOWN_TIMES * max(doing, self.pauses.get(IN_TRAINING, 0.0)))
 
-    def _limit(self, training: bool, steps: int) -> tuple[float, str]:
+    def _limit(self, phase: str, training: bool, steps: int) -> tuple[float, str]:
+        """Seconds of silence that are a hang, and what is missing then."""
         patience = self._patience
+        least = patience.step if steps else patience.first_step
         if patience.times is None:
-            if not training:
-                return patience.before_training, "no start of training"
-            return (patience.step if steps else patience.first_step), f"no {patience.sign}"
-        if self._phase:
-            seen = max(patience.seen.get(self._phase, 0.0), self.pauses.get(self._phase, 0.0))
+            return (least, f"no {patience.sign}") if training else (patience.before_training, "no start of training")
+        if phase:
+            seen = max(patience.seen.get(phase, 0.0), self.pauses.get(phase, 0.0))
             least = patience.phase if training else max(patience.phase, patience.before_training)
-            return max(least, patience.times * seen), f"no sign of life in a phase that may be slow ({self._phase})"
+            return max(least, patience.times * seen), f"no sign of life in a phase that may be slow ({phase})"
         if not training:
             return patience.before_training, "no sign of life before the start of training"
-        least = patience.step if steps else patience.first_step
         return max(least, patience.times * self.pauses.get(IN_TRAINING, 0.0)), "no heartbeat"
 
 
 class Pulse:
-    """The heartbeat file of a trial, read from outside.
+    """The heartbeat file of a trial's folder, read from outside.
 
-    It is read, not mapped: whatever the trial does to the file, the worst that can come of it is nothing.
-
-    Args:
-        folder: of the trial.
+    It is read, not mapped, so that nothing the trial does to the file can harm the tool.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -225,12 +190,11 @@ class Pulse:
             data = os.pread(self._handle, HEARTBEAT_SIZE, 0)
         except OSError:
             return 0, ""
-        name = data[HEARTBEAT_NAME].rstrip(b"\0")
-        plain = name.isascii() and name.decode("ascii", "replace").isprintable()
-        return int.from_bytes(data[:8], sys.byteorder), name.decode("ascii") if plain else ""
+        name = data[HEARTBEAT_NAME].rstrip(b"\0").decode("ascii", "replace")
+        return int.from_bytes(data[:8], sys.byteorder), name if name.isascii() and name.isprintable() else ""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None

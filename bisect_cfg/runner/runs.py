@@ -14,8 +14,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.probe.protocol import EVENTS_FILE, IN_EACH_TRAINING, Opened
 from bisect_cfg.runner.hang import Place
-from bisect_cfg.runner.observe import observe
-from bisect_cfg.runner.observe_command import observe_command
+from bisect_cfg.runner.observe import observe, observe_command
 from bisect_cfg.runner.ranks import ranks_of
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.traces import Traces

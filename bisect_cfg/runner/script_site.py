@@ -42,7 +42,6 @@ from bisect_cfg.runner.hang import (
     UNKNOWN_SECONDS,
     Patience,
 )
-from bisect_cfg.runner.logs import shorten
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.ports import free_port, own_port
@@ -259,8 +258,7 @@ class ScriptSite(Site):
             ending = replace(ending, longest_silence=0.0, phases={}, stood="", paused=())
         traces.read()
         traces.adopt()
-        shorten(folder / "log.txt")
-        clean_folder(folder, traces.events)
+        clean_folder(folder)
         if self.inputs is not None:  # one that changed before the script was read makes this no evidence
             self.inputs.after_run(traces.all(Opened))
             self.inputs.check()

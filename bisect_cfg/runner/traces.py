@@ -1,7 +1,6 @@
 """What a run tells while it goes on: the events, metric rows and stacks of its probe, or what a command prints.
 
-Files are read while they are still written, and a run can write into them what it likes: a line that is none of ours is
-passed over.
+The files are read while the run still writes them. It can write anything into them: lines of another form are skipped.
 """
 
 from __future__ import annotations
@@ -69,81 +68,53 @@ _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function
 
 
 class _Growing:
-    """A file that others append to, read along."""
+    """A file that is read while others append to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.position = 0  # up to here its lines were taken
+        self._position = 0  # up to here its lines were taken
         self._size = 0
 
-    def read(self, ends: bytes = b"\n") -> tuple[bytes, bool]:
-        """The lines that were completed since, and whether anything was added, half a line or more.
-
-        Args:
-            ends: bytes of which each ends a line.
-        """
+    def read(self, *ends: bytes) -> tuple[bytes, bool]:
+        """The lines that one of `ends` has completed since the last call, and whether the file has grown at all."""
         try:
             with self.path.open("rb") as stream:
                 size = stream.seek(0, os.SEEK_END)
                 grown, self._size = size != self._size, size
-                self.position = min(self.position, size)  # a log can be cut
-                stream.seek(self.position)
+                self._position = min(self._position, size)  # a log can be cut
+                stream.seek(self._position)
                 data = stream.read() if grown else b""
         except FileNotFoundError:
             return b"", False
-        end = max(data.rfind(ends[place : place + 1]) for place in range(len(ends))) + 1
-        self.position += end
-        return data[:end], grown
+        whole = data[: max(map(data.rfind, ends)) + 1]
+        self._position += len(whole)
+        return whole, grown
 
 
 class Tail(Generic[T]):
-    """The complete lines of a growing file of JSON lines.
-
-    Args:
-        path: of the file.
-        read_row: what a line is; None for one that is passed over.
-
-    Attributes:
-        rows: what has been read.
-    """
+    """The rows of a growing file of JSON lines; `read_row` makes a row of each complete line, or None to skip it."""
 
     def __init__(self, path: Path, read_row: Callable[[object], T | None]) -> None:
         self.path = path
         self.rows: list[T] = []
         self._read_row, self._file = read_row, _Growing(path)
-        self._held_secret = False
-
-    @property
-    def clean(self) -> bool:
-        """Whether no line of the file holds a secret that is known, as far as it was read; that must be all of it."""
-        with contextlib.suppress(OSError):
-            return not self._held_secret and self.path.stat().st_size == self._file.position
-        return True
 
     def read(self) -> bool:
-        """Take in what has been added; whether there was a line."""
-        new = self._file.read()[0].split(b"\n")[:-1]
-        for line in new:
+        """Read what was added; whether there was a complete line."""
+        lines = self._file.read(b"\n")[0].split(b"\n")[:-1]
+        for line in lines:
             secret = holds_known(line.decode("utf-8", "replace"))  # the probe masks what it knows, others do not
-            self._held_secret |= secret
-            # Cut short by a full disk, or written by somebody else: the other lines still count.
-            with contextlib.suppress(ValueError, RecursionError):
+            # A full disk cuts a line short, and others may write here: the remaining lines still count.
+            with contextlib.suppress(ValueError, TypeError, RecursionError):
                 found = json.loads(line)
                 row = self._read_row(scrub_texts(found) if secret else found)
                 if row is not None:
                     self.rows.append(row)
-        return bool(new)
+        return bool(lines)
 
 
 class LogRows:
-    """The rows of metrics in the output of a running command, numbered by its steps where it prints them.
-
-    Args:
-        path: of the log.
-
-    Attributes:
-        rows: what has been read.
-    """
+    """The metric rows in the log of a running command. Their steps are the command's own, where it prints them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -151,26 +122,26 @@ class LogRows:
         self._file = _Growing(path)
 
     def read(self) -> bool:
-        """Take in what has been printed; whether there was anything, be it a dot."""
-        lines, grown = self._file.read(b"\n\r")
+        """Read what was printed; whether there was anything, if only half a line."""
+        lines, grown = self._file.read(b"\n", b"\r")
         for row in rows_in(lines):
             last = self.rows[-1]["step"] if self.rows else 0
-            said = row.values.get("step")
-            if said is None and self.rows and _said_again(row.values, self.rows[-1]):
+            printed = row.values.get("step")
+            if printed is None and self.rows and _repeats(row.values, self.rows[-1]):
                 self.rows[-1] = {**row.values, **self.rows[-1]}
                 continue
-            step = int(said) if said is not None and said == said else last + 1
+            step = last + 1 if printed is None or not math.isfinite(printed) else int(printed)
             if step > last:  # several ranks may print a step
                 self.rows.append({**row.values, "step": step})
         return grown
 
 
-def _said_again(values: Mapping[str, float], before: Row) -> bool:
-    """Whether two rows without steps are about one: LLaMA-Factory prints a line of its own beside the Trainer's, with
-    fewer metrics and fewer digits
+def _repeats(values: Mapping[str, float], before: Row) -> bool:
+    """Whether two rows without steps belong to the same step: LLaMA-Factory prints a line of its own beside the
+    Trainer's, with fewer metrics and fewer digits
     (https://github.com/hiyouga/LLaMA-Factory/blob/main/src/llamafactory/train/callbacks.py)."""
-    told, known = KNOWN & values.keys(), KNOWN & before.keys()
-    if not (told < known or known < told):
+    ours, theirs = KNOWN & values.keys(), KNOWN & before.keys()
+    if not (ours < theirs or theirs < ours):
         return False
     return all(
         name in values and name in before
@@ -179,102 +150,85 @@ def _said_again(values: Mapping[str, float], before: Row) -> bool:
     )  # fmt: skip
 
 
-class _Counted:
-    """Reads one step's metrics as the probe writes them, None of anything else. Steps are counted from where the run
-    began: those of one that goes on from a checkpoint are not the training's.
-
-    Attributes:
-        before: number of a training -> its steps before its first row.
-    """
-
-    def __init__(self) -> None:
-        self.before: dict[int, int] = {}
-
-    def __call__(self, row: object) -> Row | None:
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            return None
-        time = row.get("time", 0.0)
-        if not isinstance(time, (int, float)) or isinstance(time, bool):
-            return None
-        before = self.before.setdefault(row.get("training", 1), max(row["step"] - 1, 0))
-        return {**row, "step": row["step"] - before} if before else row
-
-
 class Traces:
-    """What one run has told so far: what happened, and one row of metrics per optimizer step.
+    """What one run has told so far: its events, and one metric row for each optimizer step of the training under study.
 
-    Args:
-        events: of the whole run.
-        metrics: of the training that the run is about.
-        counted: reads these rows, and counts their steps from where the run began.
-
-    Attributes:
-        begun: that training: the last that has begun; None once the script prepares another one.
-        completed: the last that has come to its own end, with the script going on; None if another has begun since.
-        before: steps of the training before the run's: of one that goes on from a checkpoint.
-        earlier: rows of before, as the checkpoint has them: what its metrics were like.
-        heard: how often there was something new.
+    Steps are counted from where the run began: of a run from a checkpoint they are not the training's own.
     """
 
-    def __init__(self, events: Tail[Event], metrics: Tail[Row] | LogRows, counted: _Counted) -> None:
-        self.events, self.metrics, self._counted = events, metrics, counted
+    def __init__(self, folder: Path, printed: bool = False) -> None:
+        self.events = Tail(folder / EVENTS_FILE, read_event)
+        self.metrics: Tail[Row] | LogRows
+        self.metrics = LogRows(folder / "log.txt") if printed else Tail(folder / METRICS_FILE, self._metric_row)
         self.begun: TrainBegin | None = None
+        """The training under study: the last that began; None once the script prepares another one."""
         self.completed: Completed | None = None
-        self.before = self.heard = 0
-        self.earlier: tuple[Row, ...] = ()
+        """The last training that came to its own end before the script did; None if another has begun since."""
+        self.before = 0  # steps of the training before the run's first
+        self.earlier: tuple[Row, ...] = ()  # the rows of those steps, as the checkpoint has them
+        self.changes = 0  # reads that found something new
+        self._before: dict[int, int] = {}  # number of a training -> its steps before its first row
+        self._ahead: list[Row] = []  # rows of a training whose `TrainBegin` was not read yet
         self._watch = Watch()
-        self._ahead: list[Row] = []  # of a training whose beginning was not read yet
 
     @classmethod
     def of(cls, folder: Path) -> Traces:
         """What a probe writes into a run's folder."""
-        counted = _Counted()
-        return cls(Tail(folder / EVENTS_FILE, read_event), Tail(folder / METRICS_FILE, counted), counted)
+        return cls(folder)
 
     @classmethod
     def printed(cls, folder: Path) -> Traces:
         """What a command without a probe prints into the log of its folder."""
-        return cls(Tail(folder / EVENTS_FILE, read_event), LogRows(folder / "log.txt"), _Counted())
+        return cls(folder, printed=True)
+
+    def _metric_row(self, row: object) -> Row | None:
+        """One step's metrics as the probe writes them, None of anything else."""
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            return None
+        if not isinstance(row.get("time", 0.0), (int, float)):
+            return None
+        before = self._before.setdefault(row.get("training", 1), max(row["step"] - 1, 0))
+        return {**row, "step": row["step"] - before} if before else row
 
     def read(self) -> bool:
-        """Take in what is new in either; whether there was anything."""
+        """Read what is new in both files; whether there was anything."""
         new = any([self.events.read(), self.metrics.read()])
         if new:
-            self.heard += 1
-            self._tell_trainings_apart()
+            self.changes += 1
+            self._select_training()
         return new
 
-    def _tell_trainings_apart(self) -> None:
+    def _select_training(self) -> None:
+        """Find the training under study among those of the script, and keep its rows alone."""
         self.begun = self.completed = None
         number = 1
-        for row in self.events.rows:
-            if isinstance(row, TrainBegin):
-                self.begun, self.completed, number = row, None, row.number
-            elif isinstance(row, Completed):
-                self.completed = row
-            elif self.completed is not None and (isinstance(row, TrainerBuilt) or getattr(row, "kind", "") == "args"):
+        for event in self.events.rows:
+            if isinstance(event, TrainBegin):
+                self.begun, self.completed, number = event, None, event.number
+            elif isinstance(event, Completed):
+                self.completed = event
+            elif self.completed is not None and (isinstance(event, TrainerBuilt) or _is_training_config(event)):
                 self.begun = None
-        # The events were read first: a row can be there of a training that has begun in between.
-        over, last = self.begun is None and self.completed is not None, self.metrics.rows[-1:]
-        if number > 1 or over or self._ahead or any(row.get("training", 1) > 1 for row in last):
-            rows = [(row.get("training", 1), row) for row in (*self._ahead, *self.metrics.rows)]
-            self._ahead = [row for training, row in rows if training > number]
-            self.metrics.rows = [] if over else [row for training, row in rows if training == number]
+        over = self.begun is None and self.completed is not None
+        rows = [(row.get("training", 1), row) for row in (*self._ahead, *self.metrics.rows)]
+        # The events were read before the rows: another training may have begun in between.
+        self._ahead = [row for training, row in rows if training > number]
+        self.metrics.rows = [] if over else [row for training, row in rows if training == number]
         resumed = self.event(Resumed)
         if resumed is not None and resumed.checkpoint is not None and not self.before:
-            self.earlier = earlier_rows(Path(resumed.checkpoint), resumed.step)
-        self.before = self._counted.before.get(number, 0 if resumed is None else resumed.step)
+            self.earlier = _earlier_rows(Path(resumed.checkpoint), resumed.step)
+        self.before = self._before.get(number, 0 if resumed is None else resumed.step)
 
     def adopt(self) -> None:
-        """Once the run is over: if it never came to train, and a process that it started has built a training config,
-        take over what that one wrote. It keeps to files of its own until it trains (see the probe's `record`)."""
+        """Once the run is over: if it has not trained, take over the events of a child process that built a training
+        config. A child writes files of its own until it trains (see the probe's `record`)."""
         if self.begun is not None:
             return
         folder = self.events.path.parent
         for path in sorted(folder.glob("children/*-events.jsonl"), key=lambda path: path.stat().st_mtime):
             tail = Tail(path, read_event)
             tail.read()
-            if any(isinstance(row, ConfigBuilt) and row.kind == "args" for row in tail.rows):
+            if any(isinstance(event, ConfigBuilt) and _is_training_config(event) for event in tail.rows):
                 with open(self.events.path, "ab", opener=private) as stream:
                     stream.write(path.read_bytes())
                 self.events.read()
@@ -308,26 +262,24 @@ class Traces:
         return any(row.final for row in self.all(Raised))
 
 
-@functools.lru_cache(maxsize=8)
-def earlier_rows(checkpoint: Path, step: int) -> tuple[Row, ...]:
-    """What a run had logged by the time of a checkpoint: the first rows and the last, their steps counted from there
-    backwards (0 is the last). Empty where that cannot be read.
+def _is_training_config(event: Event) -> bool:
+    return getattr(event, "kind", "") == "args"
 
-    Args:
-        checkpoint: its folder.
-        step: of the training, at which it was saved.
-    """
+
+@functools.lru_cache(maxsize=8)
+def _earlier_rows(checkpoint: Path, step: int) -> tuple[Row, ...]:
+    """The first and the last rows that a training had logged when it saved a checkpoint after this step. They are
+    numbered backwards from it (0 is the last). Empty where they cannot be read."""
     try:
         logged = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))["log_history"]
         rows = [
-            {**row, "step": int(row["step"]) - step}
+            {name: _number(value) for name, value in row.items()} | {"step": int(row["step"]) - step}
             for row in logged
             if "loss" in row and isinstance(row.get("step"), (int, float)) and row["step"] <= step
         ]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ()
-    numbers = [{name: _number(value) for name, value in row.items()} for row in rows]
-    return tuple(numbers[:FIRST_ROWS] + numbers[max(len(numbers) - LAST_ROWS, FIRST_ROWS) :])
+    return tuple(rows[:FIRST_ROWS] + rows[max(len(rows) - LAST_ROWS, FIRST_ROWS) :])
 
 
 def _number(value: object) -> object:
@@ -337,16 +289,10 @@ def _number(value: object) -> object:
 
 
 def tail_of_log(path: Path, lines: int = 12) -> list[str]:
-    """The last lines of a log as text, the states of a progress bar reduced to the last one.
-
-    Args:
-        path: the log; may not exist.
-        lines: how many lines at most.
-    """
+    """The last lines of a log as text, the states of a progress bar reduced to the last one; empty without a log."""
     try:
         with path.open("rb") as stream:
-            stream.seek(0, 2)
-            stream.seek(max(0, stream.tell() - TAIL_BYTES))
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES))
             text = stream.read().decode("utf-8", "replace")
     except OSError:
         return []
@@ -355,18 +301,18 @@ def tail_of_log(path: Path, lines: int = 12) -> list[str]:
 
 
 def unprinted(traces: Traces, log: str) -> list[str]:
-    """The exception that ended a run, as the probe saw it, in the lines that Python prints: of a run whose log does not
-    show it, since what the script prints goes elsewhere; else empty."""
+    """The traceback of the exception that ended a run, as the probe saw it, in lines. Empty if the log shows it, as it
+    does unless the script's output goes elsewhere."""
     raised = traces.event(Raised)
     if raised is None:
         return []
     frames = traceback.StackSummary.from_list([(*frame, None) for frame in raised.frames])
-    printed = ["Traceback (most recent call last):\n", *frames.format(), f"{raised.type}: {raised.message}"]
-    told = [scrub(line) for line in "".join(printed).split("\n")]
+    text = "".join(["Traceback (most recent call last):\n", *frames.format(), f"{raised.type}: {raised.message}"])
+    lines = [scrub(line) for line in text.split("\n")]
     # A syntax error is printed without its place, which its text ends with.
     begun = (line for line in log.splitlines() if line.startswith(f"{raised.type}: "))
-    shown = told[-1] in log or any(told[-1].startswith(line) for line in begun)
-    return [] if shown else told
+    shown = lines[-1] in log or any(lines[-1].startswith(line) for line in begun)
+    return [] if shown else lines
 
 
 # ------------------------------------------------------------------------------------------------------ stacks
@@ -379,8 +325,8 @@ def fatal_signal(stacks: str) -> signal.Signals | None:
 
 
 def threads_in(stacks: str) -> list[list[Frame]]:
-    """The stacks of all threads that were dumped, each innermost frame first. The last is that of the thread that died,
-    or that was asked where it is (the main thread, where there is a choice)."""
+    """The stacks of all threads that faulthandler dumped, each innermost frame first. The last one is of the thread
+    that died, or of the main thread where the process was asked for its stacks."""
     texts = [text.partition("\n\n")[0] for text in _THREAD.split(stacks)[1:]]
     texts.sort(key=lambda text: text.startswith("Current"))
     return [[(row["path"], int(row["line"]), row["function"]) for row in _FRAME.finditer(text)] for text in texts]
@@ -392,7 +338,7 @@ def stack_frames(stacks: str) -> list[Frame]:
 
 
 def innermost_frame(folder: Path) -> str:
-    """Where the thread that crashed (or the main thread of a hang) was: ``function (file.py:27)``, "" if unknown."""
+    """Where the thread that crashed stood (of a hang, the main thread): ``function (file.py:27)``, "" if unknown."""
     try:
         found = stack_frames((folder / STACKS_FILE).read_text(errors="replace"))
     except OSError:

@@ -15,17 +15,12 @@ from bisect_cfg.jsonfile import write_json
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, from_json, to_json
 
 MOST_UNANSWERED = 3
-"""So many configurations may end or hang the process that builds them; after that nothing is asked beforehand any more.
-Each such question costs minutes, and the trials will tell."""
+"""After so many configurations that end or hang the process that builds them, the library is asked no more: each such
+question takes minutes, and the trials will tell."""
 
 
 class ConfigChecks:
-    """The answers so far.
-
-    Args:
-        path: the file that keeps them.
-        build: asks the library.
-    """
+    """The answers so far, kept in the file `path`; `build` asks the library."""
 
     def __init__(self, path: Path, build: Build) -> None:
         self._path, self._build = path, build
@@ -43,7 +38,7 @@ class ConfigChecks:
 
     def resolve(self, item: BuildRequest, build: Build | None = None) -> BuildAnswer:
         """What a configuration resolves to, or why it cannot be built; `build` asks in place of the usual way."""
-        key = json.dumps(to_json(item), sort_keys=True, default=repr)
+        key = _key(to_json(item))
         if key not in self._resolved:
             answer = (build or self._build)(item)
             if answer.unanswered:
@@ -56,12 +51,11 @@ class ConfigChecks:
     def error(self, item: BuildRequest) -> str | None:
         """None if the configuration can be built, otherwise the library's own words.
 
-        One whose building ends or hangs the process counts as one that can be built: that may be the very failure under
+        A configuration that ends or hangs the process counts as one that can be built: this may be the failure under
         study, and a trial will show it.
         """
         for reads, answers in self._errors.items():
-            key = _restricted(item, reads)
-            if key in answers:
+            if (key := _restricted(item, reads)) in answers:
                 return answers[key]
         if self._unanswered >= MOST_UNANSWERED:
             return None
@@ -76,18 +70,18 @@ class ConfigChecks:
 
     def save(self) -> None:
         """Write the answers down, if there are new ones."""
-        if not self._changed:
-            return
-        kept = {
-            "resolved": {key: to_json(answer) for key, answer in self._resolved.items()},
-            "errors": [[sorted(reads), answers] for reads, answers in self._errors.items()],
-        }
-        write_json(self._path, kept)
-        self._changed = False
+        if self._changed:
+            resolved = {key: to_json(answer) for key, answer in self._resolved.items()}
+            errors = [[sorted(reads), answers] for reads, answers in self._errors.items()]
+            write_json(self._path, {"resolved": resolved, "errors": errors})
+            self._changed = False
 
 
 def _restricted(item: BuildRequest, fields: frozenset[str]) -> str:
     """The overrides of certain fields, and how many processes there are to be, as a key."""
     kept = {name: value for name, value in item.overrides.items() if name.split(".")[0] in fields}
-    kept |= {"world_size": item.world_size} if item.world_size > 1 else {}
-    return json.dumps(kept, sort_keys=True, default=repr)
+    return _key(kept | ({"world_size": item.world_size} if item.world_size > 1 else {}))
+
+
+def _key(data: object) -> str:
+    return json.dumps(data, sort_keys=True, default=repr)

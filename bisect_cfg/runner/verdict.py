@@ -1,8 +1,8 @@
 """What was seen of a run, and what it means: the one judge.
 
-An `Observation` says what happened, without an opinion, and is stored once. `judge` holds it and the run's metric rows
-against a `Standard`: the failure under study, and what the good run shows. The standard is known later than the first
-runs, so a `Verdict` is never stored; whoever needs one judges again. Everything here is plain data and pure.
+An `Observation` says what happened, without an opinion, and is stored once. `judge` compares it and the run's metric
+rows with a `Standard`: the failure under study, and what the good run shows. The standard is known later than the first
+runs, so a `Verdict` is never stored; callers that need one judge again. Everything here is plain data and pure.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from bisect_cfg.common.failures.signature import Signature, is_sampling_error
 from bisect_cfg.configuration import Outcome
 
 UNWATCHED = "unwatched"
-"""Kind of a run that we ended because a process in it had loaded torch and no probe."""
+"""Kind of a run that we ended because one of its processes had loaded torch without a probe."""
 
 INVALID = "invalid"
-"""Kind of a run that could not begin as it was to: its configuration, its checkpoint or its packages were refused."""
+"""Kind of a run that could not begin as planned: its configuration, its checkpoint or its packages were refused."""
 
 SKIPPED, CANNOT_RUN = "skipped", "cannot-run"
-"""Kinds of a command that says itself that it cannot be judged (exit status 125), or that could not be run."""
+"""Kinds of a command that asks not to be judged (exit status 125), and of one that could not be run."""
 
 SAY_NOTHING = (UNWATCHED, INVALID, SKIPPED, CANNOT_RUN)
 """Kinds of runs that say nothing about any failure."""
@@ -45,50 +45,29 @@ class Ended(enum.StrEnum):
 
     FAILURE = "failure"
     HORIZON = "horizon"
-    END = "end"
-    """The script's training is over."""
-    STOPPED = "stopped"
-    """We had seen enough."""
+    END = "end"  # the script's training is over
+    STOPPED = "stopped"  # we ended it, having seen enough
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What one run did.
+    """What one run did. Its steps are counted from where it began."""
 
-    Attributes:
-        died: signature of what ended it before its time, None if it reached its horizon or its own end.
-        ended: what ended it.
-        steps: optimizer steps completed.
-        seconds: wall-clock time of the run.
-        message: what it died of in its own words, on one line; "" if it did not die.
-        place: where it was when it died or hung, ``function (file.py:27)``; "" if that is not known.
-        after: of a run whose weights became NaN, the exception that ended it then; of one that hangs, which other
-            processes wait, and where.
-        rank: of several processes, the one that this is about; None where there is one.
-        trained: whether training began at all.
-        counted: whether steps can be told at all; a command that prints no metrics has none.
-        before: steps of the training before the run's own, which are counted from 1.
-        non_finite_at: the first step after which its weights were not finite; a first run goes on for a while.
-        training_seconds: time from the start of training to the last step.
-        remarks: oddities beside those of its metric rows.
-        trace: a digest of its watched metrics up to the step at which it failed, see `trace_of`.
-    """
-
-    died: Signature | None
+    died: Signature | None  # what ended it before its time; None if it reached its horizon or its own end
     ended: Ended
-    steps: int
+    steps: int  # completed
     seconds: float
-    message: str = ""
-    place: str = ""
-    after: str = ""
-    rank: int | None = None
+    message: str = ""  # what it died of in its own words, on one line
+    place: str = ""  # where it died or hung, ``function (file.py:27)``; "" if unknown
+    after: str = ""  # the exception that NaN weights led to; of a hang, which other processes wait, and where
+    rank: int | None = None  # of several processes, the one that this is about
     trained: bool = True
-    counted: bool = True
-    before: int = 0
-    non_finite_at: int | None = None
-    training_seconds: float = 0.0
-    remarks: tuple[Symptom, ...] = ()
-    trace: str = ""
+    counted: bool = True  # a command that prints no metrics has no steps
+    before: int = 0  # steps of the training before the run's first
+    non_finite_at: int | None = None  # the step that broke the weights; a first run goes on for a while
+    training_seconds: float = 0.0  # from the start of training to the last step
+    remarks: tuple[Symptom, ...] = ()  # oddities beside those of its metric rows
+    trace: str = ""  # see `trace_of`
 
     @property
     def invalid(self) -> bool:
@@ -103,12 +82,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The metric rows of a run, ascending by step.
-
-    Attributes:
-        rows: its own.
-        earlier: those of the same training before the checkpoint from which it went on.
-    """
+    """The metric rows of a run, ascending by step; `earlier`: those before the checkpoint from which it went on."""
 
     rows: Sequence[Row]
     earlier: Sequence[Row] = ()
@@ -116,18 +90,13 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Failure:
-    """The failure under study.
+    """The failure under study."""
 
-    Attributes:
-        signature: as the bad configuration showed it.
-        silent: whether it is one that does not end a run.
-        asked: what `--failure` says counts as it as well: "any", "signal", "non-finite", or a regular expression over
-            the signature's text; "" for exactly this failure.
-    """
-
-    signature: Signature
-    silent: bool = False
+    signature: Signature  # as the bad configuration showed it
+    silent: bool = False  # whether it does not end a run
     asked: str = ""
+    """What `--failure` says counts as it as well: "any", "signal", "non-finite", or a regular expression over the
+    signature's text; "" for exactly this failure."""
 
     def includes(self, shown: Signature) -> bool:
         """Whether a signature counts as this failure.
@@ -145,7 +114,7 @@ class Failure:
 
     def is_among(self, symptoms: Iterable[Symptom]) -> bool:
         """Whether this is a silent failure, and one of the symptoms is it."""
-        return self.silent and any(self.includes(signature_of(one)) for one in symptoms)
+        return self.silent and any(self.includes(signature_of(symptom)) for symptom in symptoms)
 
 
 @functools.cache
@@ -158,47 +127,35 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Standard:
-    """What runs are held against.
+    """What runs are compared with."""
 
-    Attributes:
-        failure: under study; None before it was seen.
-        usual: kinds of symptom that the good configuration shows as well (a script whose reward is constant is "dead"
-            in every trial): they are the script's, not the configuration's.
-        good: the good run's metric rows, which healthy is measured against; None where nobody asks for health.
-        scaler: whether the runs have a gradient scaler (fp16), which may skip a few steps.
-    """
-
-    failure: Failure | None = None
+    failure: Failure | None = None  # None before it was seen
     usual: frozenset[str] = frozenset()
-    good: Sequence[Row] | None = None
-    scaler: bool = False
+    """Kinds of symptoms of the good run, which are the script's own: a constant reward is "dead" in every trial."""
+    good: Sequence[Row] | None = None  # the good run's metric rows; None where nobody asks for health
+    scaler: bool = False  # whether the runs have a gradient scaler (fp16), which may skip a few steps
 
     def with_usual(self, shown: Verdict) -> Standard:
         """The standard once it is known what the good run shows."""
-        return replace(self, usual=frozenset(one.kind for one in shown.symptoms))
+        return replace(self, usual=frozenset(symptom.kind for symptom in shown.symptoms))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run means under a standard.
-
-    Attributes:
-        seen: what happened.
-        outcome: PASS, FAIL (the failure under study; any, before that is known) or UNRESOLVED.
-        signature: of what it died of or showed, None for a pass.
-        symptoms: what its metric rows show, most severe first.
-        remarks: oddities that are no failure.
-        healthy: whether nothing at all is wrong with it; None where the standard has no good run.
-        wrong: what is wrong with its metrics where it came to its end and is not healthy.
-    """
+    """What a run means under a standard."""
 
     seen: Observation
-    outcome: Outcome
-    signature: Signature | None
-    symptoms: tuple[Symptom, ...]
-    remarks: tuple[Symptom, ...]
-    healthy: bool | None = None
-    wrong: drift.Deviation | None = None
+    outcome: Outcome  # FAIL: the failure under study; any failure, before that is known
+    signature: Signature | None  # of what it died of or showed; None for a pass
+    symptoms: tuple[Symptom, ...]  # of its metric rows, most severe first
+    remarks: tuple[Symptom, ...]  # oddities that are no failure
+    healthy: bool | None = None  # whether nothing at all is wrong; None where the standard has no good run
+    wrong: drift.Deviation | None = None  # in the metrics of a run that came to its end and is not healthy
+
+    @property
+    def _shown(self) -> Symptom | None:
+        """The symptom that the verdict rests on."""
+        return next((symptom for symptom in self.symptoms if signature_of(symptom) == self.signature), None)
 
     @property
     def step(self) -> int | None:
@@ -209,8 +166,7 @@ class Verdict:
             return None
         if seen.died is not None:
             return (seen.non_finite_at or seen.steps + 1) if seen.trained else 0
-        shown = [one for one in self.symptoms if signature_of(one) == self.signature]
-        return shown[0].step if shown else seen.steps
+        return seen.steps if self._shown is None else self._shown.step
 
     @property
     def step_of_training(self) -> int | None:
@@ -222,21 +178,21 @@ class Verdict:
         """What it shows in one line, in its own words where it has any; "" for a pass."""
         if self.signature is None or self.seen.message:
             return self.seen.message
-        return next((one.text for one in self.symptoms if signature_of(one) == self.signature), str(self.signature))
+        return str(self.signature) if self._shown is None else self._shown.text
 
 
 def judge(seen: Observation, metrics: Metrics, standard: Standard = Standard()) -> Verdict:
     """What a run means. Under the empty standard every failure is the failure under study.
 
     What a run died of counts before what its metric rows show. Another failure than the one under study is UNRESOLVED,
-    and so is a symptom that keeps it from showing (`HINDERS`); other symptoms are none of its business.
+    and so is a symptom that keeps it from showing (`HINDERS`); other symptoms are ignored.
     """
     symptoms = tuple(health.symptoms(metrics.rows, ended=True, earlier=metrics.earlier))
     remarks = (*health.remarks(metrics.rows), *seen.remarks)
     if seen.died is not None:
         outcome = Outcome.FAIL if _is_failure(seen.died, standard) else Outcome.UNRESOLVED
         return Verdict(seen, outcome, seen.died, symptoms, remarks, None if standard.good is None else False)
-    shown = [signature_of(one) for one in symptoms]
+    shown = [signature_of(symptom) for symptom in symptoms]
     failed = next((one for one in shown if _is_failure(one, standard)), None)
     hindered = next((one for one in shown if one.kind == HINDERS and one.kind not in standard.usual), None)
     outcome = Outcome.FAIL if failed else Outcome.UNRESOLVED if hindered else Outcome.PASS
@@ -265,11 +221,12 @@ def trace_of(seen: Observation, metrics: Metrics) -> str:
     configuration that have the same one are one computation done twice. "" where nothing follows from it: no rows, no
     failure, or one of `BY_CHANCE` or sent from outside."""
     verdict = judge(seen, metrics)
-    if verdict.signature is None or not metrics.rows or verdict.signature.kind in (*BY_CHANCE, *SAY_NOTHING):
+    failure = verdict.signature
+    if failure is None or not metrics.rows or failure.kind in (*BY_CHANCE, *SAY_NOTHING):
         return ""
-    if verdict.signature.kind == "signal" and verdict.signature.message:  # killed from outside
+    if failure.kind == "signal" and failure.message:  # killed from outside
         return ""
-    bits = hashlib.blake2b(str(verdict.signature).encode("utf-8", "surrogatepass"), digest_size=16)
+    bits = hashlib.blake2b(str(failure).encode("utf-8", "surrogatepass"), digest_size=16)
     for row in metrics.rows:
         if seen.died is not None or row["step"] <= verdict.step:
             for name in health.WATCHED:

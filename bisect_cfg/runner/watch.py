@@ -1,4 +1,4 @@
-"""Following a run while it goes on, and ending it."""
+"""Watching a run until it ends, or ending it."""
 
 from __future__ import annotations
 
@@ -47,27 +47,16 @@ class Watched(Protocol):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a watched run came to its end.
+    """How a watched run came to its end; stored in ``ending.json``. Times are in seconds."""
 
-    Attributes:
-        exit_code: None where we ended it.
-        hang: why it was called a hang, None if it was not.
-        seconds: it took.
-        longest_silence: in training and outside of named slow phases, in seconds.
-        phases: name of a slow phase -> its longest silence, in seconds.
-        costly: whether it was ended because it takes longer than can be afforded.
-        stood: where it hung; "" if it did not, or if that is not known.
-        paused: where it stood in pauses after which it went on.
-    """
-
-    exit_code: int | None
-    hang: str | None
+    exit_code: int | None  # None where we ended it
+    hang: str | None  # why it was called a hang
     seconds: float
-    longest_silence: float = 0.0
-    phases: Mapping[str, float] = field(default_factory=dict)
-    costly: bool = False
-    stood: Place = ""
-    paused: Sequence[Place] = ()
+    longest_silence: float = 0.0  # in training, outside of named slow phases
+    phases: Mapping[str, float] = field(default_factory=dict)  # name of a slow phase -> its longest silence
+    costly: bool = False  # whether it was ended because it takes longer than can be afforded
+    stood: Place = ""  # where it hung; "" if it did not, or if that is not known
+    paused: Sequence[Place] = ()  # where it stood in pauses after which it went on
 
 
 def watch(
@@ -80,12 +69,12 @@ def watch(
     interrupted: threading.Event | None = None,
     costly: Callable[[Traces, float], bool] = lambda traces, seconds: False,
 ) -> Ending:
-    """Watch a run to its end, or end it: when it hangs, when enough is known, when we are interrupted. Then nothing of
-    it is left.
+    """Watch a run until it ends, or end it: when it hangs, when enough is known, when we are interrupted. Afterwards
+    nothing of it is left.
 
     Args:
         child: the run.
-        traces: what it tells; they are read here.
+        traces: of the run; they are read here.
         patience: when silence is a hang.
         enough: called after every new row; True ends the run (a silent failure is certain).
         progress: called after every new row or event, for a live view.
@@ -109,7 +98,7 @@ def watch(
                 progress(traces)
             if code is None and news and enough(traces):
                 return ending(None)
-            hang = silence.look(now, traces.heard, pulse.read(), traces.trains, len(traces.metrics.rows))
+            hang = silence.look(now, traces.changes, pulse.read(), traces.trains, len(traces.metrics.rows))
             if code is not None:
                 return ending(code)
             if interrupted is not None and interrupted.is_set():
@@ -120,10 +109,10 @@ def watch(
                     return ending(None)
             elif costly(traces, now - start):
                 return replace(ending(None), costly=True)
-            elif hang and asked:  # it has not stirred since
+            elif hang and asked:  # it has not moved since it was asked for its stacks
                 return ending(None, hang)
-            elif hang or silence.asks:
-                silence.stands(look_at_stacks(child, keep=hang is not None))
+            elif hang or silence.wants_stacks:
+                silence.add_stacks(look_at_stacks(child, keep=hang is not None))
             asked = hang is not None
     finally:
         child.end()
@@ -131,7 +120,7 @@ def watch(
 
 
 def ending_of(silence: Silence, code: int | None, hang: str | None, seconds: float) -> Ending:
-    """How a run ended after so many seconds, with what its silences have shown; see `Ending`."""
+    """How a run ended after so many seconds, with what its silences showed."""
     stood = "" if hang is None else silence.stood
     if code == 0:
         silence.end()
@@ -141,14 +130,10 @@ def ending_of(silence: Silence, code: int | None, hang: str | None, seconds: flo
 
 
 def look_at_stacks(child: Watched, keep: bool = False) -> Place:
-    """Ask all processes of a run for their stacks; where it stands, "" if one of them does not say.
-
-    Args:
-        child: the run.
-        keep: leave the stacks in their files; otherwise these are afterwards as if nobody had asked.
-    """
+    """Ask all processes of a run for their stacks; where it stands, "" if one of them does not answer. Unless `keep`,
+    the stacks are taken out of the files again."""
     probed = child.probed()
-    # It would be the end of a process that is not prepared for it: one that has just begun, or is another program now.
+    # The signal would kill a process without the handler: one that has just begun, or has become another program.
     asked = [pid for pid in probed.values() if pid is not None and catches(pid, STACK_SIGNAL)]
     sizes = {path: path.stat().st_size for folder in probed if (path := folder / STACKS_FILE).is_file()}
     for pid in asked:
@@ -156,20 +141,18 @@ def look_at_stacks(child: Watched, keep: bool = False) -> Place:
             os.kill(pid, STACK_SIGNAL)
     if asked:
         time.sleep(STACK_DUMP_SECONDS)
-    told = []
+    written = []
     for path, size in sizes.items():
         with contextlib.suppress(OSError), open(path, "r+b", opener=private) as stream:
             stream.seek(size)
-            told.append(stream.read().decode("utf-8", "replace"))
+            written.append(stream.read().decode("utf-8", "replace"))
             if not keep:
                 stream.truncate(size)
-    return place_of(told) if len(asked) == len(told) == len(probed) else ""
+    return place_of(written) if len(asked) == len(written) == len(probed) else ""
 
 
 def place_of(stacks: Sequence[str]) -> Place:
-    """Where a run stands, by what its processes have written.
-
-    A digest, which holds no secret of a path. Threads are a set: how many of a pool stand idle is a matter of chance.
-    """
+    """Where a run stands, by the stacks of its processes: a digest, so that no secret of a path is stored. Threads are
+    a set, since how many of a pool are idle is a matter of chance."""
     threads = [sorted({tuple(frames) for frames in threads_in(text)}) for text in stacks]
     return digest(threads) if threads and all(threads) else ""

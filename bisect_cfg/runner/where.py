@@ -1,7 +1,7 @@
 """Where a failure happens: from what the instruments of one run saw to a step, a module, an operation and a line.
 
-Pure: the run itself is `bisect_cfg.study.locate`, the instruments are `bisect_cfg.probe.instruments`. What is taken
-for the place depends on the failure:
+Pure: the run itself is `bisect_cfg.study.locate`, the instruments are `bisect_cfg.probe.instruments`. Which place it is
+depends on the failure:
 
 - weights that are not finite: the first operation that made NaN out of finite numbers. An infinity alone is often
   meant, or harmless, so it counts only where no NaN follows;
@@ -12,9 +12,11 @@ for the place depends on the failure:
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from bisect_cfg.cells import named
 from bisect_cfg.common.failures.health import SILENT_KINDS
@@ -22,15 +24,8 @@ from bisect_cfg.common.types import Json
 from bisect_cfg.probe.protocol import Event, Frame, InstrumentsOn, LastOperation, Operation, Overflow, Raised, Update
 from bisect_cfg.runner.traces import stack_frames
 
-RERUN = (
-    "signal",
-    "non-finite",
-    "exception",
-    "cuda-assert",
-    "cuda-error",
-    *SILENT_KINDS,
-)
-"""Kinds of failure that another run can tell more about. A hang and a lack of memory would only happen again."""
+RERUN = ("signal", "non-finite", "exception", "cuda-assert", "cuda-error", *SILENT_KINDS)
+"""Kinds of failure about which another run tells more. A hang and a lack of memory would only happen again."""
 
 SENT_FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")
 """Signals that say nothing of where the process was."""
@@ -50,43 +45,30 @@ _MACHINERY = re.compile(
 _BETWEEN = re.compile(
     r"/bisect_cfg/probe/|/torch/(?:_ops|_compile|_tensor)\.py|/torch/(?:_dynamo|utils|autograd)/|/nn/modules/module\.py"
 )
+# Of autograd's own record of the forward pass.
+_FORWARD = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
 @dataclass(frozen=True)
 class Where:
-    """A place.
+    """A place. Texts are "" where they are not known."""
 
-    Attributes:
-        step: optimizer step, counted from 1; None if it is not known.
-        module: of the model, "model.layers.0.mlp.down_proj"; "" outside of it.
-        operation: what was computed: "AdamW.step: addcdiv_", "MulBackward0".
-        line: the innermost Python line that means something, "torch/optim/adam.py:547 in _single_tensor_adam".
-        native: the innermost native function that means something, with its library; "" if unknown.
-        text: one sentence on what happened there.
-        frames: Python frames, outermost first.
-        native_frames: native frames, innermost first.
-    """
-
-    step: int | None = None
-    module: str = ""
-    operation: str = ""
-    line: str = ""
-    native: str = ""
-    text: str = ""
-    frames: tuple[str, ...] = ()
-    native_frames: tuple[str, ...] = ()
+    step: int | None = None  # optimizer step, counted from 1
+    module: str = ""  # of the model, "model.layers.0.mlp.down_proj"; "" outside of it
+    operation: str = ""  # what was computed: "AdamW.step: addcdiv_", "MulBackward0"
+    line: str = ""  # the innermost Python line that means something, "torch/optim/adam.py:547 in adam"
+    native: str = ""  # the innermost native function that means something, with its library
+    text: str = ""  # one sentence on what happened there
+    frames: tuple[str, ...] = ()  # of Python, outermost first
+    native_frames: tuple[str, ...] = ()  # innermost first
 
     def __bool__(self) -> bool:
         return bool(self.module or self.operation or self.line or self.native)
 
-    def to_json(self) -> dict[str, Json]:
-        """For result.json."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Place:
-    """What the instrumented run told: the place, whether it failed in the same way, and which run it was."""
+    """The result of the instrumented run: the place, whether it failed in the same way, and which run it was."""
 
     where: Where
     same_failure: bool
@@ -96,13 +78,8 @@ class Place:
 
     def to_json(self) -> dict[str, Json]:
         """The `where` block of result.json."""
-        return {
-            **self.where.to_json(),
-            "same_failure": self.same_failure,
-            "folder": self.folder,
-            "seconds": round(self.seconds, 2),
-            "note": self.note,
-        }
+        run = {"same_failure": self.same_failure, "folder": self.folder, "seconds": round(self.seconds, 2)}
+        return {**asdict(self.where), **run, "note": self.note}
 
 
 def locate(
@@ -130,44 +107,40 @@ def locate(
     if kind in SILENT_KINDS:
         return _silent(events)
     if kind == "hang":
-        return _hang(stacks)
+        return _at(_stack(stacks), text="it waits here")
     return _exception(events, done)
 
 
 # ------------------------------------------------------------------------------------------------------- by failure
 
 
+def _at(frames: tuple[str, ...], *, module: str = "", operation: str = "", **known: Any) -> Where:
+    """A place with these Python frames; a step of the optimizer is an operation, and in no module."""
+    if module.endswith(".step"):
+        operation, module = f"{module}: {operation}", ""
+    return Where(module=module, operation=operation, line=frames[-1] if frames else "", frames=frames, **known)
+
+
 def _non_finite(events: Sequence[Event], done: int) -> Where:
     broken = next((row for row in events if isinstance(row, Update) and row.broken), None)
-    operations = [row for row in events if isinstance(row, Operation)]
-    if broken is not None:
-        operations = [row for row in operations if row.step <= broken.step]
-    first = next((row for row in operations if row.what == "nan"), operations[0] if operations else None)
-    if first is None:
-        return _broken_weights(broken) if broken is not None else _overflow(events, done)
-    infinite = next((row for row in operations if row.what == "inf" and row is not first), None)
-    frames = _frames(first.frames)
-    name = _plain(first.operation)
-    what = "NaN" if first.what == "nan" else "infinity"
-    text = f"the first {what} out of finite numbers"
-    if infinite is not None and operations.index(infinite) < operations.index(first):
+    operations = [row for row in events if isinstance(row, Operation) and (broken is None or row.step <= broken.step)]
+    if not operations:
+        return _overflow(events, done) if broken is None else _update(broken, broken.broken[0], _breaks(broken))
+    first = next((row for row in operations if row.what == "nan"), operations[0])
+    frames, operation = _frames(first.frames), _plain(first.operation)
+    text = f"the first {'NaN' if first.what == 'nan' else 'infinity'} out of finite numbers"
+    if first is not operations[0]:
+        infinite = operations[0]
         line = _frames(infinite.frames)[-1:]
         text += f"; an infinity before it, {_plain(infinite.operation)}" + (f" ({line[0]})" if line else "")
-    module = first.module
     if first.backward:
-        name = f"{first.backward}: {name}"
-        forward = list(_forward(first.forward))
-        frames = (*frames, *forward) if forward else frames
+        operation = f"{first.backward}: {operation}"
+        frames = (*frames, *_frames(_forward(first.forward)))
         text += ", in the backward pass"
-    if module.endswith(".step"):
-        name, module = f"{module}: {name}", ""
-    if not module and broken is not None:
-        module, text = _module_of(broken.broken[0]), f"{text}; {_breaks(broken)}"
-    return Where(first.step, module, name, frames[-1] if frames else "", "", text, frames)
-
-
-def _broken_weights(row: Update) -> Where:
-    return _update(row, row.broken[0], _breaks(row))
+    where = _at(frames, step=first.step, module=first.module, operation=operation, text=text)
+    if where.module or broken is None:
+        return where
+    return replace(where, module=_module_of(broken.broken[0]), text=f"{text}; {_breaks(broken)}")
 
 
 def _breaks(row: Update) -> str:
@@ -176,49 +149,37 @@ def _breaks(row: Update) -> str:
 
 
 def _overflow(events: Sequence[Event], done: int) -> Where:
+    inner = _exception(events, done)
     row = next((row for row in events if isinstance(row, Overflow)), None)
     if row is None:
-        return _exception(events, done)
+        return inner
     bad = [line.split()[-1] for line in row.variables if re.match(r"\s*\S*\s+(?:nan|inf) ", line)]
     text = f"{' and '.join(dict.fromkeys(bad)) or 'its output'} is not finite"
-    inner = _exception(events, done)
-    return Where(row.step, row.module, "forward", inner.line, "", text, inner.frames)
+    return replace(inner, step=row.step, module=row.module, operation="forward", text=text)
 
 
 def _exception(events: Sequence[Event], done: int) -> Where:
     row = next((row for row in reversed(events) if isinstance(row, Raised)), None)
     if row is None:
         return Where()
-    frames = _frames(row.frames)
     started = [one for one in events if isinstance(one, (InstrumentsOn, Update))]
     step = max(started[-1].step, done + 1) if started else None  # an update may be that of the step before
     operation = next((function for path, _, function in reversed(row.frames) if not _BETWEEN.search(path)), "")
-    return Where(step, row.computing, operation, frames[-1] if frames else "", "", row.type, frames)
+    return _at(_frames(row.frames), step=step, module=row.computing, operation=operation, text=row.type)
 
 
 def _signal(stacks: str, native: str, place: LastOperation, done: int) -> Where:
-    frames, functions = _stack(stacks), native_frames(native)
-    module, operation = str(place.module), _plain(str(place.operation))
-    if module.endswith(".step"):
-        operation, module = f"{module}: {operation}", ""
-    step = place.step
+    functions, step = native_frames(native), place.step
     if step is not None and step <= done:  # it died before the instruments had seen the next one begin
         step = done + 1
-    return Where(
-        step,
-        module,
-        operation,
-        frames[-1] if frames else "",
-        innermost(functions),
-        "",
-        frames,
-        functions,
+    return _at(
+        _stack(stacks),
+        step=step,
+        module=str(place.module),
+        operation=_plain(str(place.operation)),
+        native=innermost(functions),
+        native_frames=functions,
     )
-
-
-def _hang(stacks: str) -> Where:
-    frames = _stack(stacks)
-    return Where(None, "", "", frames[-1] if frames else "", "", "it waits here", frames)
 
 
 def _silent(events: Sequence[Event]) -> Where:
@@ -232,10 +193,8 @@ def _silent(events: Sequence[Event]) -> Where:
 
 def _update(row: Update, parameter: str, text: str) -> Where:
     """A step of the optimizer, and the operation in it that moved a weight furthest."""
-    frames, operation = _frames(row.frames), f"{row.optimizer}.step"
-    if row.operation:
-        operation += f": {_plain(row.operation)}"
-    return Where(row.step, _module_of(parameter), operation, frames[-1] if frames else "", "", text, frames)
+    operation = f"{row.optimizer}.step" + (f": {_plain(row.operation)}" if row.operation else "")
+    return _at(_frames(row.frames), step=row.step, module=_module_of(parameter), operation=operation, text=text)
 
 
 # ----------------------------------------------------------------------------------------------------- native frames
@@ -244,27 +203,22 @@ def _update(row: Update, parameter: str, text: str) -> Where:
 def native_frames(text: str) -> tuple[str, ...]:
     """The functions under the fault, innermost first, as ``name (library)``, from gdb's backtrace.
 
-    What lies above the last signal handler is how the signal was handled, and what raised it comes next; neither is
-    what was being done.
+    Frames above the last signal handler show how the signal was handled, and the next ones how it was raised; neither
+    is what was being computed.
     """
-    lines = [line for line in text.splitlines() if line.startswith("#")]
-    handlers = [number for number, line in enumerate(lines) if _HANDLER in line]
-    found = []
-    for line in lines[handlers[-1] + 1 if handlers else 0 :]:
-        match = _NATIVE.match(line.strip())
-        if match:
+    found: list[str] = []
+    for line in text.rpartition(_HANDLER)[2].splitlines():
+        if match := _NATIVE.match(line.strip()):
             name = without_templates(match["name"])
             if name == "??" and not match["place"]:  # gdb has lost the stack
                 break
-            place = (match["place"] or "").rpartition("/")[2]
-            found.append(f"{name} ({place})" if place else name)
-    while found and _RAISING.match(found[0]):
-        found.pop(0)
-    return tuple(found)
+            library = (match["place"] or "").rpartition("/")[2]
+            found.append(f"{name} ({library})" if library else name)
+    return tuple(itertools.dropwhile(_RAISING.match, found))
 
 
 def innermost(functions: Sequence[str]) -> str:
-    """The innermost function that says what was done, "" if there is none."""
+    """The innermost function that is no machinery of torch's, "" if there is none."""
     return next((name for name in functions if not _MACHINERY.match(name)), functions[0] if functions else "")
 
 
@@ -276,18 +230,13 @@ def without_templates(name: str) -> str:
     """
     name = name.replace("(anonymous namespace)", "{anonymous}").replace("operator()", "{call}")
     name = re.sub(r"operator(<<|>>|<=|>=|<|>|->)", "operator", name)
-    kept, depth = [], 0
-    for letter in name:
-        if letter in "<(":
-            depth += 1
-        elif letter in ">)":
-            depth -= 1
-        elif depth <= 0:
-            kept.append(letter)
-    plain = re.sub(r"( const)?\s*$", "", "".join(kept)).replace("{anonymous}", "(anonymous namespace)")
-    plain = plain.replace("{call}", "operator()")
-    plain = re.sub(r"^[\w:]+ (?=\S)", "", plain.strip())  # the type it returns
-    return " ".join(plain.split())
+    found = 1
+    while found:  # from the innermost brackets outwards
+        name, found = re.subn(r"<[^<>()]*>|\([^<>()]*\)", "", name)
+    name = re.sub(r"[<(].*|[>)]", "", name)  # a long name is cut
+    name = re.sub(r"( const)?\s*$", "", name).replace("{anonymous}", "(anonymous namespace)")
+    name = re.sub(r"^[\w:]+ (?=\S)", "", name.replace("{call}", "operator()").strip())  # the type it returns
+    return " ".join(name.split())
 
 
 # ----------------------------------------------------------------------------------------------------- Python frames
@@ -298,16 +247,14 @@ def _stack(stacks: str) -> tuple[str, ...]:
     return _frames(stack_frames(stacks)[::-1])
 
 
-def _frames(rows: Sequence[Frame]) -> tuple[str, ...]:
+def _frames(rows: Iterable[Frame]) -> tuple[str, ...]:
     return tuple(named(path, line, function, short) for path, line, function in rows if not _BETWEEN.search(str(path)))
 
 
-def _forward(lines: Sequence[str]) -> Iterator[str]:
-    """Frames of the forward pass that an operation of the backward pass belongs to, from autograd's own record."""
-    for line in lines:
-        match = re.search(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', line)
-        if match and not _BETWEEN.search(match["path"]):
-            yield named(match["path"], int(match["line"]), match["function"], short)
+def _forward(lines: Sequence[str]) -> list[Frame]:
+    """Frames of the forward pass that an operation of the backward pass belongs to."""
+    found = filter(None, map(_FORWARD.search, lines))
+    return [(match["path"], int(match["line"]), match["function"]) for match in found]
 
 
 def short(path: str) -> str:
@@ -315,7 +262,7 @@ def short(path: str) -> str:
     for folder in ("/site-packages/", "/dist-packages/"):
         if folder in path:
             return path.rpartition(folder)[2]
-    return path.replace("\\", "/").rpartition("/")[2]
+    return path.rpartition("/")[2]
 
 
 def _plain(operation: str) -> str:

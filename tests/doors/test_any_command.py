@@ -16,7 +16,7 @@ import pytest
 from tools import ForkedTool, asked, assert_clear, undocumented
 
 import bisect_cfg
-from bisect_cfg.runner.observe_command import observe_command
+from bisect_cfg.runner.observe import observe_command
 from bisect_cfg.runner.watch import Ending
 
 pytestmark = pytest.mark.training  # processes by the dozen

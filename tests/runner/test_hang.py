@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from bisect_cfg.jsonfile import write_json
 from bisect_cfg.runner.hang import (
-    APART_SECONDS,
     HANG_SECONDS,
     HANG_TIMES,
     IN_TRAINING,
@@ -21,7 +20,6 @@ from bisect_cfg.runner.hang import (
     PHASE_SECONDS,
     Patience,
     Silence,
-    stands_at,
 )
 from bisect_cfg.runner.runs import Pauses
 from bisect_cfg.runner.watch import ending_of
@@ -31,29 +29,25 @@ LOOK = 0.02
 
 
 class Simulated:
-    """A run and the tool that looks at it, in simulated time."""
+    """A run that trains, and the tool that looks at it, in simulated time."""
 
-    def __init__(self, patience: Patience = FIRST_PATIENCE) -> None:
-        self.silence, self.now = Silence(patience), 0.0
-        self.events = self.steps = self.beats = 0
-        self.training, self.phase, self.place = False, "", "anywhere"
+    def __init__(self, patience: Patience = FIRST_PATIENCE, training: bool = True) -> None:
+        self.silence, self.now, self.training = Silence(patience), 0.0, training
+        self.steps = self.beats = 0
+        self.phase, self.places = "", ["anywhere"]
 
     def wait(self, seconds: float, look: float = LOOK) -> str | None:
         """Nothing happens for so long; why that is a hang, None if it is not."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(self.now + look, end)
-            written = (self.events, self.steps)
-            hang = self.silence.look(self.now, written, (self.beats, self.phase), self.training, self.steps)
+            hang = self.silence.look(self.now, self.steps, (self.beats, self.phase), self.training, self.steps)
             if hang is not None:
                 return hang
-            if self.silence.asks:
-                self.silence.stands(self.place)
+            if self.silence.wants_stacks:
+                self.silence.add_stacks(self.places[0])
+                self.places = [*self.places[1:], self.places[0]]
         return None
-
-    def begin(self) -> Simulated:
-        self.events, self.training = self.events + 1, True
-        return self
 
     def beat(self, seconds: float) -> str | None:
         self.beats += 1
@@ -64,33 +58,31 @@ class Simulated:
         self.steps += 1
         return next((hang for hang in hangs if hang), None)
 
-    def announced(self, phase: str, seconds: float, look: float = LOOK) -> str | None:
-        self.phase, self.beats = phase, self.beats + 1
+    def announced(self, phase: str, seconds: float, *places: str, look: float = LOOK) -> str | None:
+        """A slow phase, in which it stands at these places in turn whenever it is asked."""
+        self.phase, self.beats, self.places = phase, self.beats + 1, [*places] or self.places
         hang = self.wait(seconds, look)
         self.phase, self.beats = "", self.beats + 1
         return hang or self.wait(LOOK)
 
 
-def test_a_hang_after_steps_is_found_within_30_seconds():
-    run = Simulated().begin()
+def test_a_hang_after_steps_is_found_within_30_seconds_and_a_step_thirty_times_slower_is_none() -> None:
+    run = Simulated()
+    assert not any(run.step(2.0, beats=20) for _ in range(3))
+    assert run.step(60.0, beats=20) is None  # its pauses, too, are thirty times as long
+    run = Simulated()
     assert not any(run.step(1.0) for _ in range(3))
     at = run.now
     assert "no heartbeat for 20 s" in run.wait(1000)
     assert HANG_SECONDS < run.now - at < 30
 
 
-def test_a_step_thirty_times_slower_is_no_hang():
-    run = Simulated().begin()
-    assert not any(run.step(2.0, beats=20) for _ in range(3))
-    assert run.step(60.0, beats=20) is None  # its pauses, too, are thirty times as long
-
-
 @pytest.mark.parametrize("phase", ["reward call", "load", "first collective"])
-def test_slow_phases_have_a_limit_of_their_own(phase):
-    assert Simulated(replace(FIRST_PATIENCE, seen={phase: 100.0})).begin().announced(phase, 900.0) is None
-    hangs = Simulated().begin()
+def test_slow_phases_have_a_limit_of_their_own(phase: str) -> None:
+    assert Simulated(replace(FIRST_PATIENCE, seen={phase: 100.0})).announced(phase, 900.0) is None
+    hangs = Simulated()
     assert phase in hangs.announced(phase, 10000.0) and PHASE_SECONDS < hangs.now < PHASE_SECONDS + 1
-    run = Simulated().begin()
+    run = Simulated()
     assert not any(run.step(0.5) for _ in range(3))
     assert run.announced(phase, 60.0) is None
     assert run.announced(phase, 119.0) is None
@@ -100,18 +92,18 @@ def test_slow_phases_have_a_limit_of_their_own(phase):
     assert "no heartbeat" in run.wait(1000) and run.now - at < 30
 
 
-def test_the_first_step_has_time_while_nothing_is_known():
-    assert Simulated().begin().wait(119) is None
-    assert Simulated().begin().wait(121)
-    assert Simulated().wait(1700) is None, "before training half an hour"
-    assert Simulated().wait(1801)
+@pytest.mark.parametrize(("training", "phase", "limit"), [(True, "", 120), (False, "", 1800), (False, "load", 1800)])
+def test_a_run_has_time_while_nothing_is_known(training: bool, phase: str, limit: float) -> None:
+    run = Simulated(training=training)
+    run.phase = phase
+    assert run.wait(limit - 1, look=0.5) is None
+    assert run.wait(3, look=0.5)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_run_is_a_hang_whose_pauses_grow_less_than_tenfold(seed):
+def test_no_run_is_a_hang_whose_pauses_grow_less_than_tenfold(seed: int) -> None:
     chance = random.Random(seed)
-    run = Simulated().begin()
-    longest = 0.0
+    run, longest = Simulated(), 0.0
     for _ in range(10):
         limit = max(HANG_SECONDS, HANG_TIMES * longest) if run.steps else 120.0
         pause = chance.choice([0.1, 1.0, chance.uniform(0, 0.95) * min(limit, 300.0)])
@@ -124,16 +116,16 @@ def test_no_run_is_a_hang_whose_pauses_grow_less_than_tenfold(seed):
     assert run.now - at < max(HANG_SECONDS, HANG_TIMES * longest) + 6
 
 
-def test_time_in_which_nobody_looked_is_no_silence():
-    run = Simulated().begin()
+def test_time_in_which_nobody_looked_is_no_silence() -> None:
+    run = Simulated()
     run.step(1.0)
     for _ in range(int(HANG_SECONDS / LOOK_SECONDS) - 5):
         run.now += 1000.0  # a laptop that slept, a tool that was stopped
         assert run.wait(LOOK) is None
 
 
-def test_a_fixed_limit_counts_steps_alone():
-    run = Simulated(Patience(60, 20, 5)).begin()
+def test_a_fixed_limit_counts_steps_alone() -> None:
+    run = Simulated(Patience(60, 20, 5))
     assert run.step(1.0) is None
     hangs = [run.beat(1.0) for _ in range(8)]
     assert any(hang and "no optimizer step for 5 s" in hang for hang in hangs)
@@ -147,24 +139,24 @@ def after(hang: float | None, *runs: list[tuple[str, float]]) -> Patience:
     each with its pauses in reward calls: where, for how long."""
     pauses = Pauses()
     for seconds, told in ((hang, []), *((None, run) for run in runs)):
-        run = Simulated().begin()
+        run = Simulated()
         for place, pause in told:
-            run.place = place
-            run.announced("reward call", pause, look=0.2)
-        run.place, run.steps = "judge", 1
-        why = run.announced("reward call", seconds, look=0.2) if seconds else None
+            run.announced("reward call", pause, place, look=0.2)
+        run.steps = 1
+        why = run.announced("reward call", seconds, "judge", look=0.2) if seconds else None
         pauses.add(ending_of(run.silence, None if why else 0, why, run.now), 0 if seconds else 1)
     return replace(FIRST_PATIENCE, seen=pauses.phases, hangs=pauses.hangs)
 
 
-def until_hang(patience: Patience, place: str = "judge", longest: float = 0.0) -> float | None:
-    """Seconds after which a run that stands in a reward call is called the known hang, after a pause that ended."""
-    run = Simulated(patience).begin()
+def until_hang(patience: Patience, *places: str, longest: float = 0.0) -> float | None:
+    """Seconds after which a run that stands at these places in a reward call is called the known hang, after a pause
+    that ended."""
+    run = Simulated(patience)
     run.step(0.1)
     if longest:
         assert run.announced("reward call", longest, look=0.2) is None
-    at, run.place = run.now, place
-    why = run.announced("reward call", 1000.0, look=0.2)
+    at = run.now
+    why = run.announced("reward call", 1000.0, *(places or ["judge"]), look=0.2)
     return run.now - at if "where an earlier run hung" in why else None
 
 
@@ -174,7 +166,9 @@ FAST = [("", 0.1)]
 def test_a_known_hang_is_not_waited_for_and_the_first_is() -> None:
     assert until_hang(after(None, FAST)) is None
     assert until_hang(after(300.0, FAST)) < PAUSE_SECONDS + 2
-    assert until_hang(after(300.0, FAST), place="elsewhere") is None
+    assert until_hang(after(300.0, FAST), "elsewhere") is None
+    assert until_hang(after(300.0, FAST), "judge", "elsewhere") is None, "it moves"
+    assert until_hang(after(300.0, FAST), "elsewhere", "judge", "judge") is not None, "it has come to a stand there"
     assert until_hang(after(300.0)) is None, "nobody knows yet how long such a call may take"
     assert until_hang(replace(after(300.0), repeats=True)) < PAUSE_SECONDS + 2, "but of the configuration that hung"
 
@@ -192,14 +186,13 @@ PAUSES = st.lists(st.tuples(PLACES, st.floats(1, 60)), max_size=4)
 
 
 @example([[("judge", PAUSE_SECONDS + 0.3)]], [("judge", 60.0)])
+@example([[]], [("judge", PAUSE_SECONDS + 0.3), ("judge", 60.0)])
 @given(st.lists(PAUSES, min_size=1, max_size=4), PAUSES)
 def test_a_place_where_a_run_has_paused_is_no_known_hang(runs: list, pauses: list) -> None:
-    patience, run = after(300.0, FAST, *runs), Simulated().begin()
-    run.silence = Silence(patience)
+    run = Simulated(after(300.0, FAST, *runs))
     seen = [pause for told in runs for place, pause in told if place == "judge"]
     for place, pause in pauses:
-        run.place = place
-        why = run.announced("reward call", pause, look=0.2)
+        why = run.announced("reward call", pause, place, look=0.2)
         if place != "judge" or any(pause > PAUSE_SECONDS + 0.2 for pause in seen):
             assert why is None
         elif why is not None:
@@ -208,37 +201,21 @@ def test_a_place_where_a_run_has_paused_is_no_known_hang(runs: list, pauses: lis
         seen += [pause] if place == "judge" else []
 
 
-@given(st.lists(st.tuples(st.floats(0.01, 10), st.sampled_from(["a", "b", ""])), min_size=1, max_size=6))
-def test_what_moves_stands_nowhere(steps: list[tuple[float, str]]) -> None:
-    looks, now = [], 0.0
-    for seconds, place in steps:
-        now += seconds
-        looks.append((now, place))
-    still = [seconds for seconds, place in looks if place == looks[-1][1]]
-    moved = max([seconds for seconds, place in looks if place != looks[-1][1]], default=0.0)
-    since = min(seconds for seconds in still if seconds > moved or not moved)
-    assert stands_at(looks) == (looks[-1][1] if looks[-1][0] - since >= APART_SECONDS else "")
-
-
 def test_pauses_and_hangs_are_read_back_from_the_study(tmp_path) -> None:
-    ending = {"exit_code": 0, "hang": None, "seconds": 1.0}
-    for number, more in enumerate(
-        (
-            {},
-            {"longest_silence": 3.0, "steps": 4, "phases": {"load": 50.0}, "paused": ["here", "there"]},
-            {"longest_silence": 90.0, "steps": 0, "phases": {"load": 20.0}},
-            {"longest_silence": 1.0, "steps": 5},
-            {"phases": 7},
-            {"paused": 7},
-            {"longest_silence": 95.0, "exit_code": 1},
-            {"exit_code": None, "hang": "no heartbeat", "stood": "judge"},
-            {"exit_code": None, "hang": "no heartbeat", "stood": "there"},
-        )
-    ):
+    endings = (
+        [],  # damaged, as those with a 7
+        {"longest_silence": 3.0, "steps": 4, "phases": {"load": 50.0}, "paused": ["here", "there"]},
+        {"longest_silence": 90.0, "steps": 0, "phases": {"load": 20.0}},
+        {"phases": 7},
+        {"paused": 7},
+        {"longest_silence": 95.0, "exit_code": 1},
+        {"exit_code": None, "hang": "no heartbeat", "stood": "judge"},
+        {"exit_code": None, "hang": "no heartbeat", "stood": "there"},
+    )
+    for number, told in enumerate(endings):
         (tmp_path / f"trials/{number}").mkdir(parents=True)
-        write_json(tmp_path / f"trials/{number}/ending.json", {**ending, **more})
-    (tmp_path / "trials/0/ending.json").write_text("[]")
+        ending = {"exit_code": 0, "hang": None, "seconds": 1.0, **told} if told else told
+        write_json(tmp_path / f"trials/{number}/ending.json", ending)
     pauses = Pauses.of(tmp_path)
-    assert (pauses.silence, pauses.phases["load"]) == (3.0, 50.0)
+    assert (pauses.silence, pauses.phases["load"], pauses.hangs) == (3.0, 50.0, {"judge"})
     assert pauses.passing == 90.0, "with or without steps: of a command nobody may know any"
-    assert pauses.hangs == {"judge"}

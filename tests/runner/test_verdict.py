@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -59,28 +58,55 @@ failures = st.one_of(
 usual = st.frozensets(st.sampled_from(["collapse", "no-gradient"]))
 
 
-@given(deaths, shown, failures, usual)
-def test_a_pass_has_no_signature_and_a_failure_is_the_one_under_study(died, kinds, failure, usual) -> None:
+@given(deaths, shown, failures, usual, st.booleans())
+def test_a_pass_shows_nothing_a_failure_is_the_one_under_study_and_only_a_pass_is_healthy(
+    died, kinds, failure, usual, compared
+) -> None:
     seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0)
-    verdict = judge(seen, Metrics(rows(*kinds)), Standard(failure, usual))
+    verdict = judge(seen, Metrics(rows(*kinds)), Standard(failure, usual, good=rows() if compared else None))
     assert (verdict.signature is None) == (verdict.outcome is Outcome.PASS)
     if verdict.outcome is Outcome.FAIL and failure is not None:
         assert failure.includes(verdict.signature) and verdict.signature.kind not in SAY_NOTHING
     if died is not None:
         assert verdict.signature == died, "what a run died of counts before what its metric rows show"
+    assert (verdict.healthy is None) == (not compared)
+    assert not verdict.healthy or died is None and kinds <= usual
+    assert died is not None or kinds or verdict.healthy is not False
 
 
-@given(deaths, shown, usual)
-def test_only_what_passes_can_be_healthy(died, kinds, usual) -> None:
-    seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0)
-    verdict = judge(seen, Metrics(rows(*kinds)), Standard(Failure(CRASH), usual, good=rows()))
-    assert verdict.outcome is Outcome.PASS or verdict.healthy is False
+@pytest.mark.parametrize(
+    ("asked", "counts"),
+    [
+        ("any", {"SIGFPE", "SIGSEGV", "NAN", "SAMPLED", "LOSS", "OTHER"}),
+        ("signal", {"SIGFPE", "SIGSEGV"}),
+        ("non-finite", {"NAN", "SAMPLED", "LOSS"}),
+        ("sig(fpe|segv)", {"SIGFPE", "SIGSEGV"}),
+        ("column", {"OTHER"}),
+        ("", {"OTHER"}),
+    ],
+)
+def test_what_counts_as_the_failure_if_the_user_says_so(asked: str, counts: set[str]) -> None:
+    shown = {
+        "SIGFPE": CRASH,
+        "SIGSEGV": Signature("signal", "SIGSEGV"),
+        "NAN": NAN,
+        "SAMPLED": Signature("exception", "RuntimeError", "probability tensor contains either `inf`, `nan`"),
+        "LOSS": Signature("non-finite", "loss"),
+        "OTHER": Signature("exception", "ValueError", "no such column"),
+    }
+    failure = Failure(shown["OTHER"], asked=asked)
+    assert {name for name, signature in shown.items() if failure.includes(signature)} == counts
+    with pytest.raises(ValueError, match="regular expression"):
+        Failure(NAN, asked="([").includes(NAN)
 
 
 @settings(deadline=None)
-@given(deaths, shown, failures.filter(bool), usual)
-def test_search_phases_safe_values_and_reports_read_the_same_verdict(tmp_path_factory, died, kinds, failure, usual):
-    """A run that collapses while a crash is studied was UNRESOLVED to the search and a pass to what proves it."""
+@given(deaths, shown, failures.filter(bool), usual, usual)
+def test_search_phases_safe_values_and_reports_read_the_same_verdict(
+    tmp_path_factory, died, kinds, failure, usual, later
+) -> None:
+    """A run that collapses while a crash is studied was UNRESOLVED to the search and a pass to what proves it. What was
+    stored of it is judged anew when more is known of the good run."""
     folder = tmp_path_factory.getbasetemp() / "trials" / "3"
     folder.mkdir(parents=True, exist_ok=True)
     metrics = rows(*kinds)
@@ -94,6 +120,10 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(tmp_path_fa
     study = Study(None, None, None, folder.parents[1], None, None, runner)
     in_search = runner.judged(run)
     assert in_search.outcome is study.outcome_of(run) is runner.classify(in_search)
+    stored = replace(in_search, attributes=msgspec.json.decode(msgspec.json.encode(in_search.attributes)))
+    runner.standard = Standard(failure, later)
+    assert runner.classify(stored) is run.judged(Standard(failure, later)).outcome
+    runner.standard = Standard(failure, usual)
     assert in_search.signature == (str(study.verdict_of(run).signature) if in_search.outcome.value != "pass" else None)
 
     wishes = Wishes(0.5, 1.5, None, 3, None, (), 1, ())
@@ -109,36 +139,16 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(tmp_path_fa
     assert told is None or told["signature"] == str(run.shown.signature)
 
 
-def test_an_observation_is_stored_as_plain_data() -> None:
-    seen = Observation(CRASH, Ended.FAILURE, 3, 1.5, "SIGFPE", rank=1, trace="ab")
-    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(seen)), Observation) == seen
-
-
-def test_the_result_of_an_earlier_process_is_judged_anew(tmp_path: Path) -> None:
-    folder = tmp_path / "trials" / "7"
-    folder.mkdir(parents=True)
-    (folder / METRICS_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows("collapse")))
-    runner = Trials(SimpleNamespace(folder=tmp_path))
-    runner.standard = Standard(Failure(CRASH))
-    result = SimpleNamespace(outcome=Outcome.PASS, attributes={
-        "folder": "7", "observation": msgspec.to_builtins(Observation(None, Ended.END, 12, 1.0))
-    })  # fmt: skip
-    assert runner.classify(result) is Outcome.UNRESOLVED
-    runner.standard = Standard(Failure(CRASH), frozenset({"collapse"}))
-    assert runner.classify(result) is Outcome.PASS, "it is known meanwhile that the good run shows that as well"
-
-
 # ------------------------------------------------------------------------------------------- traces
 
 
 @given(st.sampled_from([CRASH, NAN, Signature("exception", "ValueError", "no")]), st.integers(1, 12))
 def test_equal_runs_have_equal_traces_and_one_bit_tells_them_apart(died, steps) -> None:
     seen, made = Observation(died, Ended.FAILURE, steps, 1.0), rows()[:steps]
-    other = [dict(row) for row in made]
-    other[-1]["grad_norm"] += 2**-52
     timed = [{**row, "time": 17.0 + row["step"]} for row in made]
-    assert trace_of(seen, Metrics(made)) == trace_of(seen, Metrics(timed)) != "" != trace_of(seen, Metrics(other))
-    assert trace_of(seen, Metrics(other)) != trace_of(seen, Metrics(made))
+    other = [*made[:-1], {**made[-1], "grad_norm": made[-1]["grad_norm"] + 2**-52}]
+    assert trace_of(seen, Metrics(made)) == trace_of(seen, Metrics(timed)) != ""
+    assert trace_of(seen, Metrics(other)) not in ("", trace_of(seen, Metrics(made)))
 
 
 @pytest.mark.parametrize(

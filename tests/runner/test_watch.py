@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import toys
+from tools import traces_of
 
-from bisect_cfg.probe.protocol import STACKS_FILE, Cold, TrialOrders, to_json
+from bisect_cfg.probe.protocol import STACKS_FILE, Cold, Raised, TrainBegin, TrialOrders, to_json
 from bisect_cfg.runner.fork_server import probe_environment
 from bisect_cfg.runner.hang import HANG_SECONDS, PHASE_SECONDS, Patience, Pulse
 from bisect_cfg.runner.supervisor import Supervisor
-from bisect_cfg.runner.traces import Traces, threads_in
+from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.training import Training
-from bisect_cfg.runner.watch import Ending, look_at_stacks, place_of, watch
+from bisect_cfg.runner.watch import Ending, place_of, watch
 from bisect_cfg.study.reproduce import FIRST_PATIENCE
 
 SLOW = """
     import sys, time
     import transformers.trainer
     from trl import GRPOConfig, GRPOTrainer
-    from transformers.modeling_utils import PreTrainedModel
     import torch.nn.modules.module as module
 
     args = GRPOConfig(output_dir="out", learning_rate=3e-4)
@@ -37,9 +38,6 @@ SLOW = """
     class Slow(GRPOTrainer):
         def _calculate_rewards(self, seconds):
             time.sleep(seconds)
-
-    class SlowModel(PreTrainedModel):
-        pass
 
     def work(seconds, parts=30):
         for _ in range(parts):
@@ -54,8 +52,6 @@ SLOW = """
             time.sleep(10_000)
         if what in ("reward", "judge"):
             trainer._calculate_rewards(3 * unit if what == "reward" else 10_000)
-        if what == "load":
-            SlowModel.from_pretrained(3 * unit)
         if what == "slow step":
             work(30 * unit / 10, parts=120)
         if what == "import":
@@ -69,13 +65,10 @@ SLOW = """
 """
 
 STAND_INS = {
-    "torch/nn/__init__.py": "",
-    "torch/nn/modules/__init__.py": "",
     "torch/nn/modules/module.py": """
         hooks = {}
         class Handle:
-            def remove(self):
-                hooks.clear()
+            remove = staticmethod(hooks.clear)
         def register_module_forward_pre_hook(hook):
             hooks[0] = hook
             return Handle()
@@ -83,21 +76,13 @@ STAND_INS = {
             for hook in hooks.values():
                 hook(None, ())
     """,
-    "transformers/modeling_utils.py": """
-        import time
-        class PreTrainedModel:
-            @classmethod
-            def from_pretrained(cls, seconds):
-                time.sleep(seconds)
-    """,
-    "trl/extras/__init__.py": "",
     "trl/extras/vllm_client.py": """
         import time
         class VLLMClient:
             def generate(self, seconds):
                 time.sleep(seconds)
     """,
-    "peft/__init__.py": """
+    "peft.py": """
         import sys, time
         time.sleep(3 * float(sys.argv[2]))
     """,
@@ -106,7 +91,7 @@ STAND_INS = {
 
 PACE = 4
 """The clock of the real processes runs so many times faster: they are slow by a quarter of a minute, not by a minute,
-and the limits of a user's first run are as much shorter. What those limits are is tested above, in simulated time."""
+and the limits of a user's first run are as much shorter. `test_hang` has those limits, in simulated time."""
 
 UNIT = HANG_SECONDS / PACE
 QUICK_PATIENCE = replace(FIRST_PATIENCE, step=HANG_SECONDS / PACE, phase=PHASE_SECONDS / PACE)
@@ -146,19 +131,13 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(tmp_path_factory.mktemp("slow"))
 
 
-SLOW_KINDS = {
-    "reward": "reward call",
-    "load": "load",
-    "import": "import",
-    "request": "vLLM request",
-    "slow step": None,
-}
+SLOW_KINDS = {"reward": "reward call", "import": "import", "request": "vLLM request", "slow step": None}
 """What a run does, and the phase in which it is silent for that."""
 
 
 def test_slow_is_no_hang_and_a_hang_is_found_at_once_if_it_is_known(bench: Bench) -> None:
-    """Steps that become 30 times as slow, a reward call, a load, an import and a request that take three times as long
-    as any other silence may, and hangs; at the same time, each with the limits that a user's first run has."""
+    """Steps that become 30 times as slow, a reward call, an import and a request that take three times as long as any
+    other silence may, and hangs; at the same time, each with the limits that a user's first run has."""
     kinds = [*SLOW_KINDS, "hang", "judge"]
     with ThreadPoolExecutor(len(kinds)) as pool:
         found = dict(zip(kinds, pool.map(bench, kinds), strict=True))
@@ -201,22 +180,28 @@ def test_a_script_that_writes_to_all_descriptors_does_not_spoil_the_count(tmp_pa
     (tmp_path / "train.py").write_text(textwrap.dedent(WRITES))
     ending, traces, log = bench("writes")
     assert ending.exit_code == 0 and len(traces.metrics.rows) == 5, log
-    pulse = Pulse(traces.metrics.path.parent)
-    assert pulse.read()[0] < 1000 and pulse.read()[1] == ""
-    pulse.close()
+    count, phase = read(traces.metrics.path.parent)
+    assert count < 1000 and phase == ""
 
 
-def test_a_file_that_is_no_count_is_none(tmp_path):
-    pulse = Pulse(tmp_path)
-    assert pulse.read() == (0, "")
+def test_a_file_that_is_no_count_is_none(tmp_path: Path) -> None:
+    assert read(tmp_path) == (0, "")
     (tmp_path / "heartbeat").write_bytes(b"\xff" * 20)
-    assert isinstance(pulse.read()[0], int)
-    assert pulse.read()[1] == ""
-    pulse.close()
+    assert read(tmp_path)[1] == ""
     (tmp_path / "heartbeat").unlink()
     os.mkfifo(tmp_path / "heartbeat")
-    assert Pulse(tmp_path).read() == (0, "")
+    assert read(tmp_path) == (0, "")
 
+
+def read(folder: Path) -> tuple[int, str]:
+    pulse = Pulse(folder)
+    try:
+        return pulse.read()
+    finally:
+        pulse.close()
+
+
+# ------------------------------------------------------------------------------------------------------- stacks
 
 IDLE = """Thread 0x00007f160cea26c0 (most recent call first):
   File "/lib/threading.py", line 331 in wait
@@ -228,7 +213,6 @@ HUNG = """Current thread 0x00007f16ef057b80 (most recent call first):
 
 
 def test_a_place_is_where_all_threads_of_all_processes_stand() -> None:
-    assert len(threads_in(f"{IDLE}\n{HUNG}")) == 2
     place = place_of([f"{IDLE}\n{HUNG}"])
     assert place == place_of([f"{IDLE}\n{IDLE}\n{HUNG}".replace("26c0", "26c1")]), "how many are idle says nothing"
     others = [HUNG], [f"{IDLE}\n{HUNG}"] * 2, [f"{IDLE}\n{HUNG}".replace("11", "12")], [IDLE.replace("331", "1") + HUNG]
@@ -236,12 +220,50 @@ def test_a_place_is_where_all_threads_of_all_processes_stand() -> None:
     assert place_of([]) == place_of([HUNG, ""]) == "", "one that says nothing may be anywhere"
 
 
-def test_a_process_that_is_not_prepared_to_say_where_it_is_lives_on(tmp_path: Path) -> None:
-    process = subprocess.Popen(["sleep", "60"])
-    try:
-        assert look_at_stacks(SimpleNamespace(probed=lambda: {tmp_path: process.pid})) == ""
-        assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait()
-    assert look_at_stacks(SimpleNamespace(probed=lambda: {tmp_path: None})) == "", "a rank that has not come yet"
+class Unprobed:
+    """A run of one process, which has no probe."""
+
+    def __init__(self, folder: Path, command: str = "exec sleep 60") -> None:
+        self.process, self.folder = subprocess.Popen(command, shell=True), folder
+
+    def wait(self, seconds: float) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.wait(seconds)
+        return None
+
+    def probed(self) -> dict[Path, int]:
+        return {self.folder: self.process.pid, self.folder / "1": None}  # a rank that has not come yet
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+RAISED = Raised("E", "", [], final=True)
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("why", ["a hang", "enough", "its price", "an exception", "an interrupt"])
+def test_a_run_is_ended_for_a_reason_and_nothing_before(tmp_path: Path, why: str) -> None:
+    """It is asked for its stacks before it is called a hang, which would be the end of a process without a probe."""
+    (tmp_path / "stacks.txt").touch()
+    traces_of(tmp_path, RAISED if why == "an exception" else TrainBegin())
+    run, interrupted, heard = Unprobed(tmp_path), threading.Event(), []
+    patience = Patience(0.5, 0.5, 0.5) if why == "a hang" else Patience(60, 60, 60)
+    if why == "an interrupt":
+        interrupted.set()
+    with pytest.raises(KeyboardInterrupt) if why == "an interrupt" else contextlib.nullcontext():
+        ending = watch(
+            run, Traces.of(tmp_path), patience, interrupted=interrupted, progress=heard.append,
+            enough=lambda traces: why == "enough", costly=lambda traces, seconds: why == "its price",
+        )  # fmt: skip
+        assert ending.exit_code is None and ending.costly == (why == "its price")
+        assert (ending.hang or "") == ("no optimizer step for 1 s" if why == "a hang" else ""), ending
+    assert run.process.returncode == -9 and len(heard) == 1
+
+
+@pytest.mark.training
+def test_what_dies_of_an_exception_may_end_by_itself(tmp_path: Path) -> None:
+    traces_of(tmp_path, RAISED)
+    run = Unprobed(tmp_path, "sleep 0.3; exit 3")
+    assert watch(run, Traces.of(tmp_path), Patience(60, 60, 60)).exit_code == 3

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bisect_cfg.probe.protocol import LastOperation, Operation, Overflow, Raised, Update
-from bisect_cfg.runner.where import Where, innermost, locate, native_frames, short, without_templates
+from bisect_cfg.runner.where import Where, locate, short, without_templates
 
 SITE = "/venv/lib/python3.11/site-packages/"
 
@@ -40,67 +40,62 @@ Extension modules: numpy
 """
 
 
+FRAMES = [("/a/train.py", 3, "main"), (f"{SITE}torch/optim/adam.py", 547, "adam")]
+FORWARD = [f'  File "{SITE}trl/trainer/grpo_trainer.py", line 2670, in _compute_loss', "    ratio = torch.exp(x)"]
+RAISED = [("/a/train.py", 9, "main"), (f"{SITE}trl/x.py", 4, "_generate"), (f"{SITE}torch/_ops.py", 1, "call")]
+EXCEPTION = Raised("RuntimeError", "", RAISED, computing="model.layers.0 (Layer)")
+
+
 def operation(name: str, what: str, step: int = 1, **more: Any) -> Operation:
-    frames = [("/a/train.py", 3, "main"), (f"{SITE}torch/optim/adam.py", 547, "adam")]
-    return Operation(step, f"aten.{name}.default", what, frames=frames, **more)
+    return Operation(step, f"aten.{name}.default", what, frames=FRAMES, **more)
 
 
 def update(step: int = 1, broken: tuple[str, ...] = (), **more: Any) -> Update:
     return Update(step, "AdamW", broken=list(broken[:1]), broken_count=len(broken), **more)
 
 
-def test_the_first_nan_and_the_weights_it_breaks() -> None:
-    events = [
-        operation("_foreach_norm", "inf"),
-        operation("mul", "nan"),
-        operation("addcdiv_", "nan", module="AdamW.step"),
-        update(broken=("model.embed.weight", "model.head.weight")),
-        operation("mm", "nan", step=2),
-    ]
-    found = locate("non-finite", events)
-    assert (found.step, found.operation, found.module) == (1, "mul", "model.embed")
-    assert found.line == "torch/optim/adam.py:547 in adam"
-    assert "an infinity before it, _foreach_norm" in found.text
-    assert "breaks model.embed.weight and 1 other weights" in found.text
-    later = locate("non-finite", [*events[2:]])
-    assert later.operation == "AdamW.step: addcdiv_" and later.module == "model.embed"
+ADAM = "torch/optim/adam.py:547 in adam"
+OPERATIONS = [
+    operation("_foreach_norm", "inf"),
+    operation("mul", "nan"),
+    operation("addcdiv_", "nan", module="AdamW.step"),
+    update(broken=("model.embed.weight", "model.head.weight")),
+    operation("mm", "nan", step=2),
+]
+UPDATES = [update(1, parameter="a.weight", relative=0.2), update(3, parameter="a.weight", relative=0.1)]
+FURTHEST = update(2, parameter="b.weight", relative=3.1, operation="aten.addcdiv_.default", frames=FRAMES)
 
 
-def test_an_infinity_counts_where_no_nan_follows() -> None:
-    found = locate("non-finite", [operation("exp", "inf", module="lm_head (Linear)")])
-    assert (found.operation, found.module) == ("exp", "lm_head (Linear)") and "infinity" in found.text
-
-
-def test_what_happens_after_the_weights_broke_is_a_consequence() -> None:
-    found = locate("non-finite", [update(broken=("a.b.weight",)), operation("mm", "nan", step=2)])
-    assert (found.operation, found.module, found.line) == ("AdamW.step", "a.b", "")
-
-
-def test_the_backward_pass_is_led_back_to_its_forward_line() -> None:
-    forward = [
-        f'  File "{SITE}trl/trainer/grpo_trainer.py", line 2670, in _compute_loss',
-        "    ratio = torch.exp(x)",
-    ]
-    found = locate("non-finite", [operation("mul", "nan", backward="ExpBackward0", forward=forward)])
-    assert found.operation == "ExpBackward0: mul" and found.line == "trl/trainer/grpo_trainer.py:2670 in _compute_loss"
-
-
-def test_a_module_whose_output_overflows() -> None:
-    variables = ["  model.norm Norm", "1.0e+00 2.0e+00 weight", "     nan      nan output"]
-    found = locate("non-finite", [Overflow(3, "model.norm (Norm)", variables)])
-    assert (found.step, found.module, found.text) == (3, "model.norm (Norm)", "output is not finite")
-
-
-def test_an_exception_and_the_module_it_was_raised_in() -> None:
-    frames = [
-        ("/a/train.py", 9, "main"),
-        (f"{SITE}trl/x.py", 4, "_generate"),
-        (f"{SITE}torch/_ops.py", 1, "call"),
-    ]
-    row = Raised("RuntimeError", "", frames, computing="model.layers.0 (Layer)")
-    found = locate("exception", [update(step=2), row], done=2)
-    assert (found.step, found.line, found.module) == (3, "trl/x.py:4 in _generate", "model.layers.0 (Layer)")
-    assert locate("exception", [update(step=2), row], done=1).step == 2, "after its update, before its end"
+@pytest.mark.parametrize(
+    ("kind", "events", "step", "module", "what", "line", "text"),
+    [
+        # The first NaN, and the weights that it breaks.
+        ("non-finite", OPERATIONS, 1, "model.embed", "mul", ADAM, "an infinity before it, _foreach_norm"),
+        ("non-finite", OPERATIONS, 1, "model.embed", "mul", ADAM, "breaks model.embed.weight and 1 other weights"),
+        ("non-finite", OPERATIONS[2:], 1, "model.embed", "AdamW.step: addcdiv_", ADAM, "the first NaN"),
+        # An infinity counts where no NaN follows.
+        ("non-finite", [operation("exp", "inf", module="lm_head (L)")], 1, "lm_head (L)", "exp", ADAM, "infinity"),
+        # What happens after the weights broke is a consequence.
+        ("non-finite", [update(broken=("a.b.weight",)), OPERATIONS[4]], 1, "a.b", "AdamW.step", "", "it breaks a.b"),
+        # The backward pass is led back to the line of the forward pass.
+        ("non-finite", [operation("mul", "nan", backward="ExpBackward0", forward=FORWARD)], 1, "", "ExpBackward0: mul",
+         "trl/trainer/grpo_trainer.py:2670 in _compute_loss", "in the backward pass"),
+        # A module whose output overflows.
+        ("non-finite", [Overflow(3, "norm (Norm)", ["  norm Norm", "1.0e+00 2.0e+00 weight", "  nan   nan output"])],
+         3, "norm (Norm)", "forward", "", "output is not finite"),
+        ("exception", [update(step=2), EXCEPTION], 3, "model.layers.0 (Layer)", "_generate",
+         "trl/x.py:4 in _generate", "RuntimeError"),
+        ("exception", [update(step=3), EXCEPTION], 3, "model.layers.0 (Layer)", "_generate",
+         "trl/x.py:4 in _generate", "RuntimeError"),  # after its update, before its end
+        # The update that moves furthest.
+        ("collapse", [*UPDATES, FURTHEST], 2, "b", "AdamW.step: addcdiv_", ADAM, "310%"),
+        ("collapse", UPDATES, 1, "a", "AdamW.step", "", "20%"),
+    ],
+)  # fmt: skip
+def test_where_a_failure_happens(kind, events, step, module, what, line, text) -> None:
+    found = locate(kind, events, done=2)
+    assert (found.step, found.module, found.operation, found.line) == (step, module, what, line)
+    assert text in found.text
 
 
 def test_a_signal_with_everything_known() -> None:
@@ -110,33 +105,11 @@ def test_a_signal_with_everything_known() -> None:
     assert found.line == "reward.py:31 in score"
     assert found.frames == ("trl/trainer/grpo_trainer.py:912 in _compute_loss", "reward.py:31 in score")
     assert found.native == "at::native::(anonymous namespace)::div_trunc_kernel (libtorch_cpu.so)"
-
-
-def test_a_signal_before_the_instruments_saw_the_next_step_begin() -> None:
-    place = LastOperation("", "", 3)
-    assert [locate("signal", [], STACKS, "", place, done).step for done in (0, 2, 3)] == [3, 3, 4]
-    assert locate("signal", [], STACKS, "", LastOperation(), 3).step is None
-
-
-def test_native_frames_begin_under_the_fault() -> None:
-    names = native_frames(GDB)
-    assert names[0].startswith("c10::function_ref::callback_fn") and len(names) == 3
-    assert innermost(native_frames(CUBLAS)) == "cublasLtMatmulAlgoCheck (libcublasLt.so.12)"
-    assert native_frames("ptrace: Operation not permitted.") == () and innermost(()) == ""
-
-
-def test_the_update_that_moves_most() -> None:
-    rows = [update(1, parameter="a.weight", relative=0.2), update(2, parameter="b.weight", relative=3.1)]
-    found = locate("collapse", [*rows, update(3, parameter="a.weight", relative=0.1)])
-    assert (found.step, found.module, found.operation) == (2, "b", "AdamW.step") and "310%" in found.text
-
-
-def test_the_line_of_the_update_that_moves_most() -> None:
-    frames = [["/a/train.py", 9, "main"], [f"{SITE}torch/optim/adam.py", 547, "_single_tensor_adam"]]
-    row = update(2, parameter="b.weight", relative=3.1, operation="aten.addcdiv_.default", frames=frames)
-    found = locate("collapse", [update(1, parameter="a.weight", relative=0.2), row])
-    assert found.operation == "AdamW.step: addcdiv_"
-    assert found.line == "torch/optim/adam.py:547 in _single_tensor_adam" and found.frames[0] == "train.py:9 in main"
+    assert found.native_frames[0].startswith("c10::function_ref::callback_fn") and len(found.native_frames) == 3
+    assert locate("signal", [], "", CUBLAS).native == "cublasLtMatmulAlgoCheck (libcublasLt.so.12)"
+    assert not locate("signal", [], "", "ptrace: Operation not permitted.")
+    steps = [locate("signal", [], STACKS, "", LastOperation(step=3), done).step for done in (0, 2, 3)]
+    assert steps == [3, 3, 4], "it may die before the instruments saw the next step begin"
 
 
 @pytest.mark.parametrize("kind", ["signal", "non-finite", "exception", "collapse", "hang", "cuda-assert"])

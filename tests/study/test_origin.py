@@ -239,6 +239,7 @@ def test_what_it_lacks_is_known(tmp_path):
         (lambda path: (path / "trainer_state.json").write_text("[" * 100_000), "damaged"),
         (lambda path: (path / "model.safetensors").unlink(), "holds no weights"),
         (lambda path: (path / "model.safetensors").write_bytes(b"12"), "cut short"),
+        (lambda path: (path / "model.safetensors").write_bytes(b"\xff" * 9), "cut short"),
         (lambda path: (path / "model.safetensors").write_bytes((path / "model.safetensors").read_bytes()[:-1]), "cut"),
         (lambda path: (path / "optimizer.pt").write_bytes(b"PK\3\4 and so on"), "cut short"),
     ],

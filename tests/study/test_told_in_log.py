@@ -40,19 +40,21 @@ def test_what_tells_of_no_step_is_said(tmp_path, text):
     assert error.value.advice
 
 
+INDEX, FPE = Signature("exception", "IndexError"), Signature("signal", "SIGFPE")
+NAN = Signature("non-finite", "parameters")
+
+
 @pytest.mark.parametrize(
-    ("log", "failure", "told"),
+    ("log", "told"),
     [
-        ("IndexError: index out of range in self", Signature("exception", "IndexError"), True),
-        ("ValueError: no", Signature("exception", "IndexError"), False),
-        ("Floating point exception (core dumped)", Signature("signal", "SIGFPE"), True),
-        ("died with <Signals.SIGFPE: 8>", Signature("signal", "SIGFPE"), True),
-        ("Killed", Signature("signal", "SIGFPE"), False),
-        ("{'loss': 'nan'}", Signature("non-finite", "parameters"), True),
-        ("{'loss': 0.1}", Signature("non-finite", "parameters"), False),
+        ("IndexError: index out of range in self", INDEX),
+        ("Floating point exception (core dumped)", FPE),
+        ("died with <Signals.SIGFPE: 8>", FPE),
+        ("{'loss': 'nan'}", NAN),
+        ("{'loss': 0.1}\nKilled", None),
     ],
 )
-def test_whether_a_log_tells_of_a_failure(tmp_path, log, failure, told):
+def test_whether_a_log_tells_of_a_failure(tmp_path, log, told):
     path = tmp_path / "train.log"
     path.write_text(f" 10%|#  | 299/3000 [00:51<07:43,  5.83it/s]\n{log}\n")
-    assert told_in(path, failure, "") is told
+    assert [one for one in (INDEX, FPE, NAN) if told_in(path, one, "")] == ([] if told is None else [told])

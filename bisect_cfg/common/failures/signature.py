@@ -168,19 +168,21 @@ def is_sampling_error(signature: Signature) -> bool:
     )
 
 
-def from_exception(type_name: str, message: str, frames: Sequence[tuple[str, str]], log_text: str = "") -> Signature:
+def from_exception(
+    type_name: str, message: str, frames: Sequence[tuple[str, str]], log: str | os.PathLike[str] = ""
+) -> Signature:
     """The signature of an exception.
 
     Args:
         type_name: The exception's type, with or without its module.
         message: `str(exception)`.
         frames: File name and function of its traceback, outermost first.
-        log_text: What the process printed. A device-side assertion is named only there.
+        log: What the process printed, or the path of a file that has it. A device-side assertion is named only there.
     """
     name = type_name.rpartition(".")[2]
     where = _where(frames)
     if "device-side assert triggered" in message:
-        return _assertion(_excerpt(log_text)) or Signature("cuda-assert", "", "device-side assert triggered", where)
+        return _assertion(_excerpt(log)) or Signature("cuda-assert", "", "device-side assert triggered", where)
     if type_name.startswith("ray.") and "OutOfMemoryError" in name:  # Ray watches the machine's memory, not the GPU's
         return Signature("out-of-memory", "host", "", where)
     if "OutOfMemoryError" in name or _CUDA_OOM.search(message):
