@@ -39,6 +39,7 @@ class Plan:
         name: the folder: the number of the trial; or the question, until it has one.
         configuration: factor name -> value.
         steps: optimizer steps, None for all the script has.
+        purpose: what it is for.
         start: None for the start that trials take now.
         stop: when it is over before its horizon.
         least_seconds: of training, which the run makes even after `steps`.

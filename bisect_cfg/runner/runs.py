@@ -33,6 +33,7 @@ class Run:
     """A run that is over: what was seen of it, and the traces it left.
 
     Attributes:
+        seen, traces, folder: what happened, what it told, where that is kept.
         horizon: optimizer steps that it was to make; None for all the script has.
         start: how it was started; "" if that is not known.
         costly: whether it was ended because it takes longer than can be afforded.

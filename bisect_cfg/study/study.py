@@ -44,6 +44,9 @@ class Study:
     """One pass through the phases.
 
     Attributes:
+        target, options, listener: what is bisected, how, and who hears of it.
+        folder, store: of the study.
+        environment: fingerprint of what trains.
         state: what the study rests on, and what was decided that no trial can tell.
         trials: what all trials have in common; a phase that learns more of it sets it there.
         wanted: one more trial that a reader asks for, in place of an answer.
