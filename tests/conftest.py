@@ -17,8 +17,8 @@ from tools import ForkedTool, Tool
 
 from bisect_cfg.capture.captured import Capture, read_capture
 from bisect_cfg.capture.settings import Settings, build_settings
-from bisect_cfg.probe.protocol import Serve, TrialOrders
-from bisect_cfg.runner.fork_server import ForkServer, probe_environment
+from bisect_cfg.probe.protocol import TrialOrders
+from bisect_cfg.runner.fork_server import ForkServer
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.runs import Run
@@ -91,13 +91,8 @@ class WarmTRL:
         launcher = folder / "launcher.py"
         launcher.write_text(LAUNCHER)
         self.supervisor = Supervisor()
-        orders = folder / "orders.json"
-        environment, restore = probe_environment(os.environ, orders)
         modules = ["torch", "transformers", "peft", "datasets", "trl", "trl.trainer.grpo_trainer"]
-        self.server = ForkServer(
-            [sys.executable, str(launcher)], environment, Serve(restore, modules),
-            orders, self.supervisor,
-        )  # fmt: skip
+        self.server = ForkServer([sys.executable, str(launcher)], os.environ, modules, folder, self.supervisor)
         assert self.server.wait_until_ready(300, threading.Event()) is None
         self.count = 0
 

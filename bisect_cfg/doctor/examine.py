@@ -237,7 +237,7 @@ def _wait(process: Run, folder: Path) -> int | None:
     """Until it ends, or until waiting longer is of no use; its exit code, None if it had to be ended."""
     started = time.monotonic()
     first = died = None
-    while (code := process.poll()) is None:
+    while (code := process.wait(POLL_SECONDS)) is None:
         now, ranks = time.monotonic(), [_traces(path) for path in folder.glob("rank-*")]
         first = first or (now if ranks else None)
         several = any(arrived.world_size > 1 for rank in ranks if (arrived := rank.event(Arrived)))
@@ -245,7 +245,6 @@ def _wait(process: Run, folder: Path) -> int | None:
         stays = died and now - died > LAST_SECONDS  # other threads of it, or its exit handlers
         if stays or now - started > START_SECONDS or (several and now - first > MEETING_SECONDS):
             return None
-        time.sleep(POLL_SECONDS)
     return code
 
 

@@ -1,11 +1,11 @@
-"""Warm starts: processes that wait at a good place and fork one child, or one for each rank, per trial.
+"""Warm starts: processes that wait at a useful point and fork one child, or one for each rank, per trial.
 
 A trial starts at the warmest of the `STARTS` that is sound: "config" forks from a process that has run the script up to
 its configuration, "imports" from one that has imported the libraries, "cold" runs the user's command from the start.
-`ForkServer` is our side of one waiting process; the other is `bisect_cfg.probe.serve`, and what they say to each other
-is in `bisect_cfg.probe.protocol`. `Starts` says which start trials take, and keeps the server of it.
+`ForkServer` is the tool's side of one waiting process, `bisect_cfg.probe.serve` the other, and their messages are in
+`bisect_cfg.probe.protocol`. `Starts` decides which start trials take, and keeps its server.
 
-(A function has its server as well: the supervisor itself, see `bisect_cfg.runner.supervisor`.)
+(For a Python function the supervisor itself is the server, see `bisect_cfg.runner.supervisor`.)
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from bisect_cfg.capture.captured import Capture
 from bisect_cfg.capture.command import accelerate_launch
@@ -34,63 +35,79 @@ from bisect_cfg.probe import protocol
 from bisect_cfg.probe.protocol import ORDERS_FILE, BuildAnswer, BuildRequest, ForkPoint, Message, Serve, TrialOrders
 from bisect_cfg.runner.environments import Environment
 from bisect_cfg.runner.hang import PHASE_SECONDS
-from bisect_cfg.runner.ports import free_port
-from bisect_cfg.runner.ranks import FirstLaunch
+from bisect_cfg.runner.ranks import FirstLaunch, free_port
 from bisect_cfg.runner.starts import COLD, IMPORTS, STARTS
 from bisect_cfg.runner.supervisor import Run, Supervisor
 
+Answer = TypeVar("Answer", bound=Message)
+
 BUILD_SECONDS = 120.0
-"""How long building one configuration may take. It takes milliseconds; the first may import what was not imported yet,
-and one that opens a connection may wait for ever."""
+"""Limit for building one configuration. It takes milliseconds; the first may import more modules, and one that opens a
+connection may wait for ever."""
 
 ANSWER_SECONDS = 60.0
-"""A server answers at once; one that has not within this time beyond what it was asked for is no longer to be used."""
+"""A server answers at once. One that has not within this time, beyond what the task takes, is given up."""
 
 SERVER_PATIENCE = 3.0
-"""A server, or a trial, gets this many times as long to reach its fork point, or its training, as the first run took
-to get to its training; and never less than `PHASE_SECONDS`."""
+"""A server may take this many times as long to its fork point, and a trial to its training, as the first run took to
+its training, and at least `PHASE_SECONDS`. That is generous: the second time everything comes from the disk cache."""
 
 LIVING = 3
-"""So many servers live at once besides the user's own environment's: each holds the imported libraries, a gigabyte or
-two, and bringing one up again takes seconds."""
+"""How many servers of other environments are kept. Each holds the imported libraries, a gigabyte or two; starting one
+again takes seconds."""
 
-MOST_BYTES = 64 << 20
-"""No answer is as long as this: whatever it is, it is not from the server."""
+IMPORTED_BY_ALL = ("torch", "transformers", "trl", "trl.trainer.grpo_trainer", "trl.trainer.grpo_config")
+IMPORTED_BY_SOME = ("datasets", "peft", "accelerate", "bitsandbytes", "vllm", "deepspeed")
+"""Modules that take seconds to import. Until the first run has shown what a script imports, these are imported ahead:
+the first always, the others if its text names them."""
+
+PREPARING = "preparing"
+"""In place of a start: the server imports libraries, before the first run is over, and runs none of the user's code."""
 
 
 class ServerGone(Exception):
-    """The server process ended; whatever was asked of it has no answer."""
+    """The server process has ended, or does not answer in time."""
+
+
+class _Question:
+    """A question to a server: the answers so far, and the run that it is to fork a process of."""
+
+    def __init__(self, run: Run | None) -> None:
+        self.answers: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self.run, self.pid = run, 0
+
+    def take(self, answer: Message | None) -> None:
+        """Take an answer; None: the server is gone."""
+        if self.run is not None and self.pid:
+            self.run.record_exit(self.pid, answer.code if isinstance(answer, protocol.Ended) else None)
+        elif self.run is not None and isinstance(answer, protocol.Forked):
+            self.pid = answer.pid
+            self.run.add(self.pid)
+        self.answers.put(answer)
 
 
 class ForkServer:
-    """A waiting process.
-
-    Args:
-        command: the user's command.
-        environment: with the probe's variables in place.
-        orders: without the socket.
-        orders_path: the file its orders are written to; its folder holds the log.
-        supervisor: starts it.
-    """
+    """A waiting process: the command with a probe that first imports the modules, then waits. Its log and its orders
+    are in the folder. Thread-safe."""
 
     def __init__(
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        orders: Serve,
-        orders_path: Path,
+        modules: Sequence[str],
+        folder: Path,
         supervisor: Supervisor,
     ) -> None:
+        path = folder / ORDERS_FILE
+        probed, restore = probe_environment(environment, path)
         self._ours, theirs = socket.socketpair()
         with theirs:
-            write_json(orders_path, protocol.to_json(replace(orders, socket=theirs.fileno())))
-            handles = [theirs.fileno()]
-            self._process = supervisor.start(command, environment, orders_path.parent, pass_fds=handles, lasting=True)
+            write_json(path, protocol.to_json(Serve(restore, list(modules), theirs.fileno())))
+            self._process = supervisor.start(command, probed, folder, pass_fds=[theirs.fileno()], lasting=True)
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self._waiting: dict[int, Callable[[Message | None], None]] = {}  # number of a question -> who takes its answers
+        self._asked: dict[int, _Question] = {}
         self._ready: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._gone = False
         self._why_gone = "the script ended before it came to its configuration again"
         threading.Thread(target=self._read, name="fork-server-reader", daemon=True).start()
 
@@ -98,169 +115,108 @@ class ForkServer:
         """Wait until the process has reached its fork point.
 
         Returns:
-            None if forking there is sound, otherwise why not (also when it never got there).
+            None if forking there is sound, otherwise why not; also if it does not get there.
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and not interrupted.is_set():
-            try:
+            with contextlib.suppress(queue.Empty):
                 answer = self._ready.get(timeout=0.1)
-            except queue.Empty:
-                continue
-            return answer.unsound if isinstance(answer, protocol.Ready) else self._why_gone
+                return answer.unsound if isinstance(answer, protocol.Ready) else self._why_gone
         return f"the script did not come to its configuration within {timeout:.0f} s"
 
     def advance(self, fork_at: ForkPoint) -> None:
-        """Let a server that waits after the imports run the script up to a later fork point."""
-        with self._lock, contextlib.suppress(OSError):  # wait_until_ready will tell
+        """Let a server that waits after the imports run the script up to a fork point."""
+        with self._lock, contextlib.suppress(OSError):  # `wait_until_ready` will tell
             self._send(protocol.Advance(fork_at))
 
     def fork(self, run: Run, orders: TrialOrders) -> None:
         """Fork a first process of a run.
 
         Raises:
-            ServerGone: the server has ended.
+            ServerGone: there is no answer.
         """
-        forked: list[int] = []
-        answers: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-
-        def take(answer: Message | None) -> None:
-            if forked:
-                run.came_to(forked[0], answer.code if isinstance(answer, protocol.Ended) else None)
-                return
-            if isinstance(answer, protocol.Forked):
-                forked.append(answer.pid)
-                run.add(answer.pid)
-            answers.put(answer)
-
-        self._ask(lambda number: protocol.Trial(number, orders, run.mark), take)
-        if not isinstance(_first(answers, ANSWER_SECONDS), protocol.Forked):
-            raise ServerGone
+        self._ask(protocol.Trial(next(self._numbers), orders, run.mark), protocol.Forked, ANSWER_SECONDS, run)
 
     def resolve(self, item: BuildRequest) -> BuildAnswer:
-        """Build a configuration object without training: what it resolves to, or why it is invalid.
+        """Build a configuration object: what it resolves to, or why it is invalid.
 
         Raises:
-            ServerGone: the server has ended.
+            ServerGone: there is no answer.
         """
-        answers: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._ask(lambda number: protocol.Resolve(number, item, BUILD_SECONDS), answers.put)
-        answer = _first(answers, ANSWER_SECONDS + BUILD_SECONDS)
-        if not isinstance(answer, protocol.Resolved):
-            raise ServerGone
-        return answer.result
+        question = protocol.Resolve(next(self._numbers), item, BUILD_SECONDS)
+        return self._ask(question, protocol.Resolved, ANSWER_SECONDS + BUILD_SECONDS, None).result
 
     def close(self) -> None:
-        """End the server. What was forked from it is lost (`Run.lost`)."""
+        """End the server. Runs that were forked from it are lost (`Run.lost`)."""
         with contextlib.suppress(OSError):
             self._ours.shutdown(socket.SHUT_RDWR)
         self._process.end()
 
+    def _ask(self, message: Message, kind: type[Answer], seconds: float, run: Run | None) -> Answer:
+        question = _Question(run)
+        try:
+            with self._lock:
+                self._asked[message.id] = question
+                self._send(message)
+            answer = question.answers.get(timeout=seconds)
+        except (OSError, queue.Empty):
+            answer = None
+        if not isinstance(answer, kind):
+            raise ServerGone
+        return answer
+
     def _send(self, message: Message) -> None:
         self._ours.sendall((json.dumps(protocol.to_json(message)) + "\n").encode())
 
-    def _ask(self, question: Callable[[int], Message], take: Callable[[Message | None], None]) -> None:
-        with self._lock:
-            if self._gone:
-                raise ServerGone
-            number = next(self._numbers)
-            self._waiting[number] = take
-            try:
-                self._send(question(number))
-            except OSError:
-                raise ServerGone from None
-
     def _read(self) -> None:
-        buffer = b""
         try:
-            while data := self._receive():
-                *lines, buffer = (buffer + data).split(b"\n")
-                if len(buffer) > MOST_BYTES:
-                    raise ValueError("no answer")
-                for line in lines:
+            with self._ours.makefile("rb") as stream, contextlib.suppress(OSError):
+                for line in stream:
                     self._take(protocol.read(protocol.Reply, json.loads(line)))
-        except (ValueError, TypeError, KeyError):  # the user's code has this socket open, too, before it is forked
+        except (ValueError, TypeError, KeyError):  # the script has this socket open, too
             self._why_gone = "the script writes into descriptors that it did not open"
         with self._lock:
-            self._gone = True
             self._ours.close()
             self._ready.put(None)
-            for take in self._waiting.values():
-                take(None)
-
-    def _receive(self) -> bytes:
-        try:
-            return self._ours.recv(1 << 16)
-        except OSError:
-            return b""
+            for question in self._asked.values():
+                question.take(None)
 
     def _take(self, answer: Message) -> None:
         if isinstance(answer, protocol.Ready):
             self._ready.put(answer)
             return
-        with self._lock:
-            take = self._waiting.get(answer.id)
-            if not isinstance(answer, protocol.Forked):  # the last that is said to it
-                self._waiting.pop(answer.id, None)
-        if take is not None:
-            take(answer)
-
-
-def _first(answers: queue.SimpleQueue[Message | None], seconds: float) -> Message | None:
-    """The next answer; None: the server is gone.
-
-    Raises:
-        ServerGone: none came in time.
-    """
-    try:
-        return answers.get(timeout=seconds)
-    except queue.Empty:
-        raise ServerGone from None
+        more = isinstance(answer, protocol.Forked)
+        question = self._asked.get(answer.id) if more else self._asked.pop(answer.id, None)
+        if question is not None:
+            question.take(answer)
 
 
 def probe_environment(
     environment: Mapping[str, str], orders_path: Path
 ) -> tuple[dict[str, str], dict[str, str | None]]:
-    """The user's environment with the probe's two variables, and what the probe has to restore."""
+    """The environment with the probe's two variables, and what the probe has to restore."""
     site = str(Path(__file__).resolve().parent.parent / "probe" / "site")
     own = environment.get("PYTHONPATH")
-    added = {
-        "PYTHONPATH": os.pathsep.join([site, own]) if own else site,
-        "BISECT_CFG_PROBE": str(orders_path),
-    }
-    restore = {name: environment.get(name) for name in added}
-    return {**environment, **added}, restore
-
-
-IMPORTED_BY_ALL = ("torch", "transformers", "trl", "trl.trainer.grpo_trainer", "trl.trainer.grpo_config")
-IMPORTED_BY_SOME = ("datasets", "peft", "accelerate", "bitsandbytes", "vllm", "deepspeed")
-"""What takes seconds to import. Until the first run has shown what a script imports, these are imported ahead for it:
-the first always, the others where its text names them."""
-
-PREPARING = "preparing"
-"""In place of a start: the server imports libraries, and runs none of the user's code yet."""
+    added = {"PYTHONPATH": f"{site}{os.pathsep}{own}" if own else site, "BISECT_CFG_PROBE": str(orders_path)}
+    return {**environment, **added}, {name: environment.get(name) for name in added}
 
 
 def probable_imports(script: Path) -> list[str]:
-    """Modules worth importing ahead of a script, save those that a file beside it would shadow."""
+    """Modules to import ahead of a script, except those that a file beside it would shadow."""
     try:
         text = script.read_text(errors="replace")
     except OSError:
         text = ""
     wanted = [*IMPORTED_BY_ALL, *(name for name in IMPORTED_BY_SOME if re.search(rf"\b{name}\b", text))]
-    folder = script.resolve().parent
-
-    def shadowed(name: str) -> bool:
-        top = name.split(".")[0]
-        return (folder / top).is_dir() or (folder / f"{top}.py").exists()
-
-    return [name for name in wanted if not shadowed(name)]
+    beside = {path.stem for path in script.resolve().parent.glob("*") if path.is_dir() or path.suffix == ".py"}
+    return [name for name in wanted if name.split(".")[0] not in beside]
 
 
 def imports_ahead(capture: Capture) -> tuple[str, ...]:
     """Modules that a process may import before it runs the script.
 
-    accelerate's `notebook_launcher` starts nothing once bitsandbytes is imported, which peft does, and TRL's trainers
-    import peft. Where only the processes that it forks import these, the script's own must not have them.
+    accelerate's `notebook_launcher` refuses to start once bitsandbytes is imported; peft imports it, and TRL's trainers
+    import peft. If only the processes that it forks import these, the script's own process must not.
     """
     if capture.prepares:
         return ()
@@ -269,50 +225,9 @@ def imports_ahead(capture: Capture) -> tuple[str, ...]:
     return capture.modules
 
 
-class ServersByEnvironment:
-    """The starts in environments with other packages. Thread-safe.
-
-    Args:
-        own: those in the user's own environment, which say how.
-    """
-
-    def __init__(self, own: Starts) -> None:
-        self._own = own
-        self._there: dict[str, Starts] = {}  # that was used last stands last
-        self._used: Counter[str] = Counter()  # by trials that run
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def at(self, environment: Environment | None) -> Iterator[Starts]:
-        """The starts for a trial in this environment, None for the user's own; they stand while the trial runs."""
-        if environment is None:
-            yield self._own
-            return
-        key = environment.folder.name
-        with self._lock:
-            starts = self._there.pop(key, None) or self._own.under(environment)
-            self._there[key] = starts
-            self._used[key] += 1
-            idle = [other for other in self._there if not self._used[other]]
-            for other in idle[: max(0, len(self._there) - LIVING)]:
-                self._there.pop(other).close()
-        try:
-            yield starts
-        finally:
-            with self._lock:
-                self._used[key] -= 1
-
-    def close(self) -> None:
-        """End all servers but the own environment's."""
-        with self._lock:
-            for starts in self._there.values():
-                starts.close()
-            self._there.clear()
-
-
 @dataclass(frozen=True)
 class FirstRun:
-    """What the first run has shown of how the script starts.
+    """What the first run has shown of how the script starts; empty before that.
 
     Attributes:
         capture: what the script set.
@@ -320,27 +235,24 @@ class FirstRun:
         launched: what the user's launcher started; None where there is no launcher.
     """
 
-    capture: Capture
+    capture: Capture | None = None
     seconds: float = 0.0
     launched: FirstLaunch | None = None
 
 
 class Starts:
-    """The start that trials take, and the server behind it. Thread-safe.
+    """The start that trials take, and its server. Thread-safe.
 
     Args:
-        script: what is run.
-        folder: the study folder.
-        supervisor: starts the server.
-        interrupted: whether waiting for the server is to be given up.
-        first: what the first run has shown; None before it is over.
-        environment: with other packages, in which all that is started here runs; None for the user's own.
+        folder: of the study.
+        interrupted: set to stop waiting for the server.
+        environment: packages to run with; None for the user's own.
 
     Attributes:
         start: that trials take.
-        first: what the first run has shown; None before it is over.
+        first: what the first run has shown.
         folder: of the server, with its log.
-        variables: environment variables that all that is started here has besides.
+        variables: additional environment variables of everything that is started.
     """
 
     def __init__(
@@ -354,47 +266,45 @@ class Starts:
     ) -> None:
         self.variables: Mapping[str, str] = {} if environment is None else environment.variables
         self.start = COLD
-        self.first = first
+        self.first = first or FirstRun()
         self.folder = folder / ("server" if environment is None else f"server-{environment.folder.name}")
         self._script, self._supervisor, self._interrupted = script, supervisor, interrupted
         self._server: ForkServer | None = None
-        self._stands_at = ""  # the start that the server is of, or PREPARING
+        self._stands_at = COLD  # the start that the server is of, or PREPARING; COLD: there is none
         self._lock = threading.RLock()
 
     def under(self, environment: Environment) -> Starts:
-        """The same in an environment with other packages; at a colder start where this one cannot be had there."""
-        script, first, launched = self._script.under(environment.python), self.first, self.launched
+        """The same in an environment with other packages, at a colder start if this one is unsound there."""
+        first, launched = self.first, self.launched
         if launched is not None:
             first = replace(first, launched=replace(launched, words=(environment.python, *launched.words[1:])))
+        script = self._script.under(environment.python)
         starts = Starts(script, self.folder.parent, self._supervisor, self._interrupted, first, environment)
-        order = tuple(STARTS)
-        for start in order[order.index(self.start) :]:
-            if starts.start_at(start) is None:
-                break
+        colder = tuple(STARTS)[tuple(STARTS).index(self.start) :]
+        next(start for start in colder if starts.start_at(start) is None)
         return starts
 
     @property
     def capture(self) -> Capture | None:
-        """What the first run has shown of the script; None before."""
-        return None if self.first is None else self.first.capture
+        """What the script set in the first run; None before."""
+        return self.first.capture
 
     @property
     def launched(self) -> FirstLaunch | None:
-        """What the user's launcher started in the first run; None before, and where there is no launcher."""
-        return None if self.first is None else self.first.launched
+        """What the user's launcher started then; None before, and where there is no launcher."""
+        return self.first.launched
 
     @property
     def patience(self) -> float:
-        """Seconds for reaching a fork point, or the training. The second time everything comes from the disk cache, so
-        this is generous."""
-        return max(PHASE_SECONDS, SERVER_PATIENCE * (0.0 if self.first is None else self.first.seconds))
+        """Seconds for reaching a fork point, or the training."""
+        return max(PHASE_SECONDS, SERVER_PATIENCE * self.first.seconds)
 
     def learn(self, first: FirstRun) -> None:
         """The first run is over; call it before anything but `prepare`."""
         self.first = first
 
     def recall(self, start: str) -> None:
-        """Have trials take a start that they took before, in this study; the server comes up when one needs it."""
+        """Have trials take a start that was found sound earlier in this study; the server starts when one needs it."""
         self.start = start
 
     def close(self) -> None:
@@ -402,20 +312,20 @@ class Starts:
         with self._lock:
             if self._server is not None:
                 self._server.close()
-            self._server, self._stands_at = None, ""
+            self._server, self._stands_at = None, COLD
 
     def prepare(self) -> None:
-        """Let a process import the libraries while the first run goes on; it runs none of the user's code yet."""
+        """Let a server import libraries while the first run is active."""
         with self._lock:
             if self._server is None:
                 self._server = self._new_server(probable_imports(self._script.path))
                 self._stands_at = PREPARING
 
     def start_at(self, start: str) -> str | None:
-        """Have trials take a start from now on; brings up the process that they are forked from.
+        """Have trials take a start from now on, and bring up its server.
 
         Returns:
-            None if it stands and forking it is sound, otherwise why not.
+            None if it is there and forking is sound, otherwise why not; then trials start as before.
         """
         fork_point, capture = STARTS[start].fork_point, self.capture
         if start != COLD and capture is not None and capture.started and self.launched is None:
@@ -424,14 +334,14 @@ class Starts:
         if fork_point is not None and self.launched is not None and self.launched.several:
             return "a launcher tells each process its number when it starts"
         with self._lock:
-            reason = self._stand(start)
+            reason = self._bring_up(start)
             if reason is None:
                 self.start = start
             return reason
 
     def fork(self, request: TrialOrders) -> Run | None:
-        """Fork a trial from the server, a process for each that the launcher would start; None if the server is gone,
-        or no longer to be used."""
+        """Fork a trial from the server, one process for each that the launcher would start; None if that is impossible
+        now."""
         with self._lock:
             if self.start == COLD or self.start_at(self.start) is not None:
                 return None
@@ -454,12 +364,7 @@ class Starts:
             return None
 
     def cold(self, request: TrialOrders, port: int) -> tuple[list[str], dict[str, str]]:
-        """The command that starts a trial from nothing, and environment variables that it needs besides.
-
-        Args:
-            request: what the probe is told.
-            port: where its processes are to meet.
-        """
+        """The command of a cold trial whose processes meet at the port, and additional environment variables."""
         script, launched, logs = self._script, self.launched, Path(request.folder) / "launcher"
         processes = request.processes or (1 if launched is None else launched.typed)
         launch = None
@@ -477,15 +382,15 @@ class Starts:
         return command, dict(self.variables)
 
     def resolve(self, item: BuildRequest) -> BuildAnswer:
-        """Build one configuration object in the user's environment; see the probe's `build`.
+        """Build one configuration object with the user's libraries; see the probe's `build`.
 
         Raises:
             InputError: no server can be started.
         """
         for _ in range(2):
             with self._lock:
-                if self._stands_at in ("", PREPARING):
-                    reason = self._stand(IMPORTS if self.start == COLD else self.start)
+                if self._stands_at in (COLD, PREPARING):
+                    reason = self._bring_up(IMPORTS if self.start == COLD else self.start)
                     if reason is not None:
                         raise InputError(
                             f"The process in which configurations are checked cannot be started: {reason}.",
@@ -498,36 +403,25 @@ class Starts:
                 self._lose(server)
         return BuildAnswer(error="building this configuration ends the process", unanswered=True)
 
-    def _has_advanced(self) -> bool:
-        """Whether the server has run part of the script."""
-        start = STARTS.get(self._stands_at)
-        return start is not None and start.fork_point is not None
-
     def _lose(self, server: ForkServer) -> None:
         with self._lock:
             if self._server is server:
                 self.close()
 
-    def _stand(self, start: str) -> str | None:
-        """Bring up the server of a start, whatever start trials take; as `start_at`."""
-        if self._server is not None and start == self._stands_at:
+    def _bring_up(self, start: str) -> str | None:
+        """Bring up the server of a start, whatever start trials take; returns as `start_at`."""
+        if start == self._stands_at:
             return None
-        if self._has_advanced() or (start == COLD and self._server is not None):
-            self.close()  # it cannot go back
+        ahead = () if self.capture is None else imports_ahead(self.capture)
+        if start == COLD or not self._can_go_on(ahead):
+            self.close()
         if start == COLD:
             return None
-        other = self.launched is not None and list(self.launched.words) != self._script.command
-        ahead = () if self.capture is None else imports_ahead(self.capture)
-        early = self.capture is not None and (self.capture.prepares or ahead != self.capture.modules)
-        if self._stands_at == PREPARING and self.capture is not None and (other or early):
-            self.close()  # what it imported, it imported too early
-        fresh = self._server is None
-        if fresh:
-            self._server = self._new_server(ahead)
-        reason = None
-        if fresh or self._stands_at == PREPARING:
+        fork_point, reason = STARTS[start].fork_point, None
+        if self._server is None:
+            self._server, self._stands_at = self._new_server(ahead), PREPARING
+        if self._stands_at == PREPARING:
             reason = self._server.wait_until_ready(self.patience, self._interrupted)
-        fork_point = STARTS[start].fork_point
         if reason is None and fork_point is not None:
             self._server.advance(fork_point(self.capture))
             reason = self._server.wait_until_ready(self.patience, self._interrupted)
@@ -537,16 +431,58 @@ class Starts:
         self._stands_at = start
         return None
 
+    def _can_go_on(self, ahead: Sequence[str]) -> bool:
+        """Whether the server can be brought to another start: it has run nothing of the script, and imported only what
+        it may (`ahead`)."""
+        if self._stands_at != PREPARING or self.capture is None:
+            return self._stands_at in (IMPORTS, PREPARING)
+        other = self.launched is not None and list(self.launched.words) != self._script.command
+        return not (other or self.capture.prepares or ahead != self.capture.modules)
+
     def _new_server(self, modules: Sequence[str]) -> ForkServer:
         make_folder(self.folder)
-        orders_path = self.folder / ORDERS_FILE
-        launched = self.launched
-        shared = {} if launched is None else launched.shared
-        environment, restore = probe_environment({**os.environ, **shared, **self.variables}, orders_path)
-        command = self._script.command
+        launched, command, shared = self.launched, self._script.command, {}
         if launched is not None:
-            command = list(launched.words)
-        elif self.capture is not None and self.capture.started:  # never run, but its libraries must be those that train
+            command, shared = launched.words, launched.shared
+        elif self.capture is not None and self.capture.started:  # the script is not run, but these libraries train
             python = self.capture.environment.get("executable") or self._script.python
             command = [str(python), str(self._script.runs), *self._script.arguments]
-        return ForkServer(command, environment, Serve(restore, list(modules)), orders_path, self._supervisor)
+        environment = {**os.environ, **shared, **self.variables}
+        return ForkServer(command, environment, modules, self.folder, self._supervisor)
+
+
+class ServersByEnvironment:
+    """The starts in environments with other packages, derived from those in the user's own. Thread-safe."""
+
+    def __init__(self, own: Starts) -> None:
+        self._own = own
+        self._there: dict[str, Starts] = {}  # by environment, the last used last
+        self._used: Counter[str] = Counter()  # by how many active trials
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def at(self, environment: Environment | None) -> Iterator[Starts]:
+        """The starts for a trial in this environment, None for the user's own; kept while the trial is active."""
+        if environment is None:
+            yield self._own
+            return
+        key = environment.folder.name
+        with self._lock:
+            starts = self._there.pop(key, None) or self._own.under(environment)
+            self._there[key] = starts
+            self._used[key] += 1
+            idle = [other for other in self._there if not self._used[other]]
+            for other in idle[: max(0, len(self._there) - LIVING)]:
+                self._there.pop(other).close()
+        try:
+            yield starts
+        finally:
+            with self._lock:
+                self._used[key] -= 1
+
+    def close(self) -> None:
+        """End all servers but that of the user's own environment."""
+        with self._lock:
+            for starts in self._there.values():
+                starts.close()
+            self._there.clear()

@@ -11,6 +11,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 MARK = "BISECT_CFG_STUDY"
 """Environment variable that all processes of a study carry: ``STUDY.RUN``, the number in `RUN_DIGITS` digits."""
@@ -18,32 +19,66 @@ MARK = "BISECT_CFG_STUDY"
 RUN_DIGITS = 8
 
 ENDING_SECONDS = 10.0
-"""For how long what is left of a run is looked for and ended. A killed process is gone in milliseconds, unless the
-kernel holds it (a driver, a network disk)."""
+"""How long to go on killing what is left of a run. A killed process is gone in milliseconds, unless the kernel holds it
+(a driver, a network disk)."""
 
 TRACKER_SECONDS = 1.0
-"""How long a tracker of `multiprocessing` may take to remove what the ended processes have left in shared memory; it
-takes milliseconds."""
+"""How long the resource tracker of `multiprocessing` may take to remove what killed processes have left in shared
+memory. It takes milliseconds."""
 
 ENDING_TICK_SECONDS = 0.002
-"""How often a run that is being ended is looked at."""
+"""How often the processes of a run that is being ended are checked."""
 
 FAILED = 70
-"""Exit status of a process of ours whose code broke (EX_SOFTWARE)."""
-
-STATE, PARENT, GROUP, SESSION, THREADS, STARTED, STACK = 0, 1, 2, 3, 17, 19, 25
-"""Fields of `stat_of`. The place of the stack is another one after each `exec`."""
+"""Exit status of a forked process whose own code raised (EX_SOFTWARE)."""
 
 _TRACKER = b"multiprocessing.resource_tracker"
+
+_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+"""Kernels can be built without these files."""
 
 _fork, _getpid, _exit = os.fork, os.getpid, os._exit
 
 
-def fork(main: Callable[[], object]) -> int:
-    """Process id of a child that calls `main` and ends: with status 0, or `FAILED` if anything was raised in it.
+class Process(NamedTuple):
+    """A process at one moment.
 
-    The child never comes back from here. The system call is inside, so that nothing can be raised between the two; the
-    outer clause is for what is raised in the inner one.
+    `started` (0: there is none) tells it from an earlier process of the same number, and `stack`, the address of its
+    stack, from the program it was before an `exec`. A zombie does not run; its `status` is that of `os.waitpid`. A
+    process whose main thread has ended runs as long as another thread does.
+    """
+
+    pid: int
+    parent: int = 0
+    group: int = 0
+    session: int = 0
+    started: int = 0
+    stack: int = 0
+    status: int = 0
+    runs: bool = False
+
+
+def process(pid: int) -> Process:
+    """The process of this number, as it is now."""
+    text = read(f"/proc/{pid}/stat")
+    if not text:
+        return Process(pid)
+    state, *numbers = text.rpartition(b")")[2].split()
+    parent, group, session, *_ = map(int, numbers)
+    threads, started, stack, status = (int(numbers[place]) for place in (16, 18, 24, 48))
+    return Process(pid, parent, group, session, started, stack, status, state not in (b"Z", b"X") or threads > 1)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    return process(pid).runs
+
+
+def fork(main: Callable[[], object]) -> int:
+    """Fork a child that calls `main` and ends, with status `FAILED` if anything is raised; returns its process id.
+
+    The child never returns into the caller's code. The fork is inside of `try`, so that nothing can be raised in
+    between; the outer `finally` is for an exception in the inner one.
     """
     ours = _getpid()
     try:
@@ -61,63 +96,43 @@ def fork(main: Callable[[], object]) -> int:
             _exit(FAILED)
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    fields = stat_of(pid)
-    return fields is not None and runs(fields)
-
-
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal."""
     caught = re.search(rb"^SigCgt:\s*(\w+)", read(f"/proc/{pid}/status"), re.MULTILINE)
     return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
-def descendants(root: int) -> list[int]:
-    """Running processes below `root`, parents first."""
-    found, waiting = [], [root]
-    while waiting:
-        for pid in children(waiting.pop()):
-            waiting.append(pid)
-            if alive(pid):
-                found.append(pid)
+def descendants(root: int) -> list[Process]:
+    """All processes below `root`, parents first, zombies included, each with the parent under which it was found."""
+    found = [Process(root)]
+    for parent in found:
+        found += [process(pid)._replace(parent=parent.pid) for pid in _children(parent.pid)]
+    return found[1:]
+
+
+def _children(pid: int) -> list[int]:
+    if not _LISTS_CHILDREN:
+        return [one.pid for one in map(process, _all()) if one.parent == pid]
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
     return found
 
 
-def marked(study: str) -> list[int]:
-    """Process ids whose initial environment has the mark of this study."""
-    found, user = [], os.getuid()
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            try:
-                if user and os.stat(f"/proc/{name}").st_uid != user:
-                    continue
-            except OSError:  # ended meanwhile
-                continue
-            if run_in_environment(int(name), study) is not None:
-                found.append(int(name))
-    return found
+def _all() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def run_in_environment(pid: int, study: str) -> int | None:
-    """The number in the mark of this study that a process carries, None if it has none."""
+    """The run in the mark of this study in the environment of a process; None if it has none."""
     _, found, rest = (b"\0" + read(f"/proc/{pid}/environ")).partition(f"\0{MARK}={study}.".encode())
     digits = rest[:RUN_DIGITS]
     return int(digits) if found and digits.isdigit() else None
 
 
-def stat_of(pid: int) -> list[bytes] | None:
-    """The fields of /proc/PID/stat after the name, the state first."""
-    text = read(f"/proc/{pid}/stat")
-    return text.rpartition(b")")[2].split() if text else None
-
-
-def runs(fields: list[bytes]) -> bool:
-    """Whether it is more than a zombie; a process is like one as well while other threads outlive its first."""
-    return fields[STATE] not in (b"Z", b"X") or int(fields[THREADS]) > 1
-
-
 def read(path: str) -> bytes:
+    """Content of a file, empty if it cannot be read."""
     try:
         with open(path, "rb") as stream:
             return stream.read()
@@ -125,31 +140,8 @@ def read(path: str) -> bytes:
         return b""
 
 
-def children(pid: int) -> list[int]:
-    found: list[int] = []
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return found
-    for thread in threads:
-        try:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as stream:
-                found += map(int, stream.read().split())
-        except FileNotFoundError:
-            if os.path.exists(f"/proc/{pid}/task/{thread}/stat"):  # a kernel without these files
-                return _children_by_parent(pid)
-        except OSError:
-            continue
-    return found
-
-
-def _children_by_parent(pid: int) -> list[int]:
-    stats = ((int(name), stat_of(int(name))) for name in os.listdir("/proc") if name.isdigit())
-    return [one for one, fields in stats if fields is not None and int(fields[PARENT]) == pid]
-
-
 def ended() -> Iterator[tuple[int, int]]:
-    """Our children that have ended, and how (wait statuses)."""
+    """Wait for all children that have ended: process ids and wait statuses."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -159,34 +151,36 @@ def ended() -> Iterator[tuple[int, int]]:
 
 
 class Ending:
-    """Kills processes until none is left; those that remove what the others leave in shared memory end after them."""
+    """Kills processes until none is left; resource trackers last, since they clean up after the others."""
 
     def __init__(self) -> None:
         self._until = time.monotonic() + ENDING_SECONDS
-        self._alone: float | None = None  # since when only trackers are left
+        self._trackers_since: float | None = None  # since when only trackers are left
 
-    def kill(self, processes: list[int], sure: bool = True) -> bool:
-        """Kill those that there still are; whether that is to be repeated. `sure`: whether there are no others."""
+    def kill(self, pids: list[int], complete: bool = True) -> bool:
+        """Kill these; whether to look again. `complete`: whether there are surely no others."""
         now = time.monotonic()
-        if now > self._until or (sure and not processes):
+        if now > self._until or (complete and not pids):
             return False
-        ending = [pid for pid in processes if _TRACKER not in read(f"/proc/{pid}/cmdline")]
+        ending = [pid for pid in pids if _TRACKER not in read(f"/proc/{pid}/cmdline")]
         if not ending:
-            self._alone = self._alone or now
-        for pid in ending or (processes if now >= (self._alone or now) + TRACKER_SECONDS else ()):
+            self._trackers_since = self._trackers_since or now
+            ending = pids if now >= self._trackers_since + TRACKER_SECONDS else []
+        for pid in ending:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         return True
 
 
 def end_everything(study: str) -> None:
-    """End what descends from this process, the subreaper of it, and what carries the mark of the study."""
+    """End all descendants of this process, a subreaper, and all processes with the mark of the study."""
 
     def left() -> list[int]:
         for _ in ended():
             pass
-        return [*descendants(os.getpid()), *marked(study)]
+        marked = [pid for pid in _all() if pid != os.getpid() and run_in_environment(pid, study) is not None]
+        return [one.pid for one in descendants(os.getpid()) if one.runs] + marked
 
     ending = Ending()
-    while ending.kill(left() or left()):  # what ends just now may hide its children the first time
+    while ending.kill(left() or left()):  # twice: the children of one that is just ending can be missed
         time.sleep(ENDING_TICK_SECONDS)

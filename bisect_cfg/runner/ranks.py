@@ -1,8 +1,8 @@
-"""A run of several processes that train together: following them all to their end, and whose failure it was.
+"""A run of several processes that train together: how they are started, when it is over, and whose failure it was.
 
 The first of them writes into the trial's folder, each other one into ``ranks/N`` of it (see the probe's `world`). A run
-is over when all of them are, or soon after one has failed. Those that are over wait where they are, so that nobody dies
-of their absence; where one was ended by a signal the others do, of a lost connection, and that is the other's failure.
+is over when all of them are, or soon after one has failed. A process that is over waits, so that the others do not die
+of a lost connection. If a signal ended it they do; then the failure is that of the process that was ended.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,36 +19,28 @@ from pathlib import Path
 from bisect_cfg.capture.launched import given_to_each, shares_out
 from bisect_cfg.common.failures.health import Symptom
 from bisect_cfg.jsonfile import private
-from bisect_cfg.probe.protocol import (
-    EVENTS_FILE,
-    NON_FINITE,
-    STACKS_FILE,
-    Over,
-    Raised,
-    RankBegin,
-    TrainEnd,
-    event_row,
-)
+from bisect_cfg.probe import protocol
+from bisect_cfg.probe.protocol import EVENTS_FILE, STACKS_FILE, Over, RankBegin
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
 from bisect_cfg.probe.world import FOLDER, LAUNCHED
 from bisect_cfg.runner.processes import alive
 from bisect_cfg.runner.traces import Traces, fatal_signal, stack_frames
 
-WORD_SECONDS = 1.0
-"""How long after a process has gone who waited for it is waited for to say how: torchrun looks every 0.1 s, a Python
-script tells at once."""
+GRACE_SECONDS = 1.0
+"""How long after a process has gone to wait until its parent reports how it ended: torchrun looks every 0.1 s, a Python
+script reports at once."""
 
 OTHERS_SECONDS = 3.0
-"""When one process has only noticed that another has gone, how long that other one's own failure is waited for."""
+"""When a process died only because another was gone, how long to wait for the failure of that other one."""
 
 DIFFERS = "ranks-differ"
-"""Kind of a remark: processes that should agree do not."""
+"""Kind of a remark: the processes disagree where they should not."""
 
 GRAD_NORM_SHARE = 1e-3
-"""All processes clip the same gradients: a norm that differs by more than this share is no rounding."""
+"""All processes clip the same gradients, so that a larger relative difference of their norms is not rounding."""
 
 OF_EACH_RUN = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE")
-"""What a launcher gives its processes for this one run."""
+"""Variables that a launcher sets differently in each run."""
 
 _NOTICED = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|remote process exited|communicator was aborted"
@@ -55,7 +48,7 @@ _NOTICED = re.compile(
     r"|Connection refused",
     re.IGNORECASE,
 )
-"""What a process says of another one that has gone (gloo, NCCL, c10d's store)."""
+"""What a process reports when another one is gone (gloo, NCCL, c10d's store)."""
 
 _COLLECTIVE = re.compile(
     r"torch/distributed/(?!run\.py|elastic)|torch/nn/parallel/distributed|accelerate/utils/operations"
@@ -86,199 +79,104 @@ class Rank:
 
     @property
     def pid(self) -> int | None:
-        """Of its process; None before it has said so."""
+        """Its process id; None before it has reported it."""
         row = self.traces.event(RankBegin)
         return row.pid if row else None
 
     @property
     def message(self) -> str:
-        """What it died of, "" if of no exception."""
-        row = self.traces.event(Raised)
+        """The exception that it died of, or ""."""
+        row = self.traces.event(protocol.Raised)
         return f"{row.type}: {row.message}" if row else ""
 
     @property
     def cut_short(self) -> bool:
-        """Whether it was ended by us, before it came to where the others are, because its weights are not finite."""
-        row = self.traces.event(TrainEnd)
-        return self.code == 0 and row is not None and row.stopped == NON_FINITE
+        """Whether its probe ended it because its weights are not finite, so that the others wait for it in vain."""
+        row = self.traces.event(protocol.TrainEnd)
+        return self.code == 0 and row is not None and row.stopped == protocol.NON_FINITE
 
     @property
     def waits_in(self) -> str:
-        """The function in which its last stack shows it waiting for the others, "" if it does not."""
-        try:
-            frames = stack_frames((self.folder / STACKS_FILE).read_text(errors="replace"))
-        except OSError:
-            return ""
-        # The outermost of them in a row: what the training called.
+        """The collective function in which its last stack shows it waiting for the others, or ""."""
+        frames = stack_frames(_stacks(self.folder))
+        # The outermost frame of them: what the training called.
         inside = [function for path, _, function in frames if _COLLECTIVE.search(str(path)) and function != "wrapper"]
         return inside[-1] if inside else ""
 
 
 class Ranks:
-    """The processes of one run, as far as they have shown themselves.
+    """The processes of one run, as far as they have reported to exist. The caller reads `traces`, of the run's folder.
 
-    Args:
-        traces: of the trial's folder; whoever calls reads them.
+    Attributes:
+        world: how many there are to be.
     """
 
     def __init__(self, traces: Traces) -> None:
         self._folder = traces.events.path.parent
         self._known = {0: Rank(0, self._folder, traces)}
         self.world = 1
-        """How many there are to be."""
-        self._gone: dict[int, float] = {}  # number -> when its process was first seen gone
-        self._noticed: float | None = None  # when one had only noticed, or was cut short
+        self._gone: dict[int, float] = {}  # rank -> when its process was first seen gone
+        self._noticed: float | None = None  # when the first one died of another's absence, or was cut short
 
     @property
     def all(self) -> list[Rank]:
-        """Those that have shown themselves, by number; none if the run has one process."""
+        """Those that are known, by number; none if the run has one process."""
         return self.known if self.world > 1 else []
 
     @property
     def known(self) -> list[Rank]:
-        """Those that have shown themselves, by number."""
-        return sorted(self._known.values(), key=lambda rank: rank.number)
+        """Those that are known, by number."""
+        return [self._known[number] for number in sorted(self._known)]
 
     def read(self) -> None:
         """Take in what is new."""
-        if (self._folder / FOLDER).is_dir():
-            for path in (self._folder / FOLDER).iterdir():
-                if path.name.isdigit() and int(path.name) not in self._known:
-                    self._known[int(path.name)] = Rank(int(path.name), path, Traces.of(path))
-        for number, rank in self._known.items():
-            if number:
+        for path in self._folder.glob(f"{FOLDER}/*"):
+            if path.name.isdigit() and int(path.name) not in self._known:
+                self._known[int(path.name)] = Rank(int(path.name), path, Traces.of(path))
+        said: dict[int, int] = {}  # process id -> exit code
+        for rank in reversed(self.known):  # its own report before the launcher's, which is with the first
+            if rank.number:
                 rank.traces.read()
             row = rank.traces.event(RankBegin)
-            if row is not None:
-                self.world = max(self.world, row.world_size)
-        if self.world > 1:
-            self._read_ends()
-
-    def _read_ends(self) -> None:
-        said = {row.pid: row.code for row in self._known[0].traces.all(Over)}
-        for rank in self._known.values():
-            if rank.code is not None:
-                continue
-            own = rank.traces.event(Over)
-            if own is not None and own.pid == rank.pid:
-                rank.code = own.code
-            elif rank.pid in said:  # the launcher has waited for it
-                rank.code = said[rank.pid]
-            elif rank.traces.died:
-                rank.code = 1
+            self.world = max(self.world, 1 if row is None else row.world_size)
+            for over in rank.traces.all(Over):
+                said.setdefault(over.pid, over.code)
+        for rank in self.all:
+            if rank.code is None:
+                rank.code = said.get(rank.pid, 1 if rank.traces.died else None)
 
     def pids(self) -> dict[Path, int | None]:
-        """Folder -> process id of each process, None before it has shown itself."""
+        """Folder -> process id of each process, None if it is not known yet."""
         others = {self._folder / FOLDER / str(number): None for number in range(1, self.world)}
         return others | {rank.folder: rank.pid for rank in self.all}
 
-    def _note(self, rank: Rank, code: int) -> None:
-        """How a process has ended, which nobody else has written down."""
-        rank.code = code
-        with open(self._folder / EVENTS_FILE, "ab", opener=private) as stream:
-            stream.write(json.dumps(event_row(Over(code, rank.pid or 0), 0.0)).encode() + b"\n")
-
     def code(self, codes: Mapping[int, int] | None = None) -> int | None:
-        """How the run ended, as an exit code; None if it goes on.
-
-        Args:
-            codes: process id -> exit code, of those that the tool itself has waited for.
-        """
-        now = time.monotonic()
-        for rank in self.all:
+        """Exit code of the run; None if it goes on. `codes`: process id -> exit code, of those that the supervisor or a
+        server has waited for."""
+        now, ranks = time.monotonic(), self.all
+        for rank in ranks:
             if rank.code is None and rank.pid in (codes or {}):
                 self._note(rank, codes[rank.pid])
             if rank.code is None and rank.pid is not None and not alive(rank.pid):
-                waited = now - self._gone.setdefault(rank.number, now)
-                if waited >= WORD_SECONDS:
+                if now - self._gone.setdefault(rank.number, now) >= GRACE_SECONDS:
                     self._note(rank, died_of(rank.folder) or 1)
-        failed = [rank for rank in self.all if rank.code]
+        failed = [rank for rank in ranks if rank.code]
         for rank in failed:
             if not only_noticed(rank.code, rank.message):
                 return rank.code
-        gone = failed or [rank for rank in self.all if rank.cut_short]  # the others will wait for it in vain
-        if gone and self._noticed is None:
-            self._noticed = now
-        if gone and (now - self._noticed >= OTHERS_SECONDS or all(rank.code is not None for rank in self.all)):
-            return gone[0].code
-        if len(self._known) == self.world and all(rank.code is not None for rank in self.all):
-            return 0
-        return None
+        over = all(rank.code is not None for rank in ranks)
+        gone = failed or [rank for rank in ranks if rank.cut_short]  # the others wait for it in vain
+        if gone:
+            self._noticed = self._noticed or now
+            if over or now - self._noticed >= OTHERS_SECONDS:
+                return gone[0].code
+        return 0 if over and len(self._known) == self.world else None
 
-
-@dataclass(frozen=True)
-class FirstLaunch:
-    """What a launcher started in the first run: enough to fork the same from a process that waits.
-
-    Attributes:
-        words: the command line of its processes.
-        given: what it put into the environment of each, first to last.
-        typed: how many of them the user's own command starts.
-        several: whether there are trials in which several train together.
-    """
-
-    words: tuple[str, ...]
-    given: tuple[Mapping[str, str], ...]
-    typed: int
-    several: bool = False
-
-    @property
-    def shared(self) -> dict[str, str]:
-        """What all processes are given alike, for the process that they are forked from: read when a library loads."""
-        own = {name for name in LAUNCHED if any(name in given for given in self.given)}
-        first = self.given[0]
-        return {
-            name: value
-            for name, value in first.items()
-            if name not in own and name not in OF_EACH_RUN and all(given.get(name) == value for given in self.given)
-        }
-
-    def environments(
-        self, port: int, folder: Path, processes: int, changes: Mapping[str, str | None] | None = None
-    ) -> list[dict[str, str]]:
-        """What each process of a run is given.
-
-        Args:
-            port: where they meet.
-            folder: of the run.
-            processes: how many there are: one that the launcher would not have started alone is told of no others,
-                unless the model is shared out.
-            changes: environment variables that the run has besides, None for one that is unset.
-        """
-        if processes == 1 != len(self.given) and not shares_out(self.given[0], changes or {}):
-            return [self.shared]
-        if processes == len(self.given) == 1 and "MASTER_PORT" not in self.given[0]:
-            return [dict(self.given[0])]
-        started = self.given
-        if processes != len(self.given):  # each is told what the first is, but for its number and theirs
-            started = [{**self.given[0], **own} for own in given_to_each(processes)]
-        found = []
-        for number, given in enumerate(started):
-            run = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            if "TORCHELASTIC_RUN_ID" in given:
-                run["TORCHELASTIC_RUN_ID"] = f"bisect-cfg-{port}"
-                # No agent serves a store here: the first process keeps it.
-                run["TORCHELASTIC_USE_AGENT_STORE"] = "False"
-                run["TORCHELASTIC_ERROR_FILE"] = str(folder / f"error-{number}.json")
-            found.append({**given, **run})
-        return found
-
-
-def launched_in(traces: Traces, arguments: Sequence[str]) -> FirstLaunch | None:
-    """What the launcher of a run that is over has started; None where that cannot be told.
-
-    Args:
-        traces: of the run.
-        arguments: of the script, with the secrets that no trace has.
-    """
-    hidden = dict(zip(mask_arguments(arguments), arguments, strict=True))
-    ranks = Ranks(traces)
-    ranks.read()
-    rows = [row for rank in ranks.known if (row := rank.traces.event(RankBegin)) is not None and row.words]
-    if len(rows) != ranks.world:
-        return None
-    words = tuple(hidden.get(word, word) if HIDDEN in word else word for word in rows[0].words)
-    return FirstLaunch(words, tuple(dict(row.given) for row in rows), len(rows))
+    def _note(self, rank: Rank, code: int) -> None:
+        """Record how a process has ended, which nobody else has."""
+        rank.code = code
+        with open(self._folder / EVENTS_FILE, "ab", opener=private) as stream:
+            stream.write(json.dumps(protocol.event_row(Over(code, rank.pid or 0), 0.0)).encode() + b"\n")
 
 
 def ranks_of(traces: Traces) -> list[Rank]:
@@ -289,15 +187,14 @@ def ranks_of(traces: Traces) -> list[Rank]:
 
 
 def differences(ranks: Sequence[Rank]) -> list[Symptom]:
-    """What differs between processes that should agree."""
+    """Where the processes disagree though they should not."""
     first = {row["step"]: row.get("grad_norm") for row in ranks[0].traces.metrics.rows} if ranks else {}
     for rank in ranks[1:]:
         for row in rank.traces.metrics.rows:
-            ours, theirs = first.get(row["step"]), row.get("grad_norm")
-            if ours is None or theirs is None or ours != ours or theirs != theirs:
+            step, ours, theirs = int(row["step"]), first.get(row["step"]), row.get("grad_norm")
+            if ours is None or theirs is None:
                 continue
-            if abs(ours - theirs) > GRAD_NORM_SHARE * max(abs(ours), abs(theirs)):
-                step = int(row["step"])
+            if abs(ours - theirs) > GRAD_NORM_SHARE * max(abs(ours), abs(theirs)):  # False if one is NaN
                 text = f"grad_norm differs between the processes: at step {step} it is {ours:.4g} on rank 0 and "
                 return [Symptom(DIFFERS, "grad_norm", step, f"{text}{theirs:.4g} on rank {rank.number}")]
     return []
@@ -305,8 +202,110 @@ def differences(ranks: Sequence[Rank]) -> list[Symptom]:
 
 def died_of(folder: Path) -> int | None:
     """The signal that faulthandler saw in a process, as a negative exit code; None if it saw none."""
-    try:
-        number = fatal_signal((folder / STACKS_FILE).read_text(errors="replace"))
-    except OSError:
-        return None
+    number = fatal_signal(_stacks(folder))
     return None if number is None else -number
+
+
+def _stacks(folder: Path) -> str:
+    try:
+        return (folder / STACKS_FILE).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+# ------------------------------------------------------------------------------------------------ how they are started
+
+
+@dataclass(frozen=True)
+class FirstLaunch:
+    """What a launcher started in the first run: enough to fork the same processes from a server.
+
+    Attributes:
+        words: command line of the processes.
+        given: environment variables that each got, by rank.
+        typed: how many processes the user's command starts.
+        several: whether in some trials several processes train together.
+    """
+
+    words: tuple[str, ...]
+    given: tuple[Mapping[str, str], ...]
+    typed: int
+    several: bool = False
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """What all of them are given alike. The server needs it: some is read when a library is loaded."""
+        first, *others = self.given
+        return {
+            name: value
+            for name, value in first.items()
+            if name not in (*LAUNCHED, *OF_EACH_RUN) and all(given.get(name) == value for given in others)
+        }
+
+    def environments(
+        self, port: int, folder: Path, processes: int, changes: Mapping[str, str | None] | None = None
+    ) -> list[dict[str, str]]:
+        """Environment variables of each process of a run.
+
+        Args:
+            port: where they meet.
+            folder: of the run.
+            processes: how many there are. A single one is not told of others if the launcher has started several,
+                unless the model is sharded.
+            changes: other variables of the run, None for one that is unset.
+        """
+        if processes == 1 != len(self.given) and not shares_out(self.given[0], changes or {}):
+            return [self.shared]
+        if processes == len(self.given) == 1 and "MASTER_PORT" not in self.given[0]:
+            return [dict(self.given[0])]
+        started = self.given
+        if processes != len(self.given):  # the same but for the numbers
+            started = [{**self.given[0], **own} for own in given_to_each(processes)]
+        found = []
+        for number, given in enumerate(started):
+            run = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            if "TORCHELASTIC_RUN_ID" in given:
+                run["TORCHELASTIC_RUN_ID"] = f"bisect-cfg-{port}"
+                # There is no agent with a store: the first process serves it.
+                run["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+                run["TORCHELASTIC_ERROR_FILE"] = str(folder / f"error-{number}.json")
+            found.append({**given, **run})
+        return found
+
+
+def launched_in(traces: Traces, arguments: Sequence[str]) -> FirstLaunch | None:
+    """What the launcher of a finished run has started; None if that cannot be told. `arguments`: of the script, with
+    the secrets that are masked in the traces."""
+    hidden = dict(zip(mask_arguments(arguments), arguments, strict=True))
+    ranks = Ranks(traces)
+    ranks.read()
+    rows = [row for rank in ranks.known if (row := rank.traces.event(RankBegin)) is not None and row.words]
+    if len(rows) != ranks.world:
+        return None
+    words = tuple(hidden.get(word, word) if HIDDEN in word else word for word in rows[0].words)
+    return FirstLaunch(words, tuple(dict(row.given) for row in rows), len(rows))
+
+
+# ------------------------------------------------------------------------------------------------ where they meet
+
+_ports_given: set[int] = set()
+
+
+def own_port(environment: Mapping[str, str]) -> dict[str, str]:
+    """A free ``MASTER_PORT`` where the environment makes a training config open a process group of one (inside
+    torchrun); nothing otherwise. Trials at the same time must not meet, and one that is being ended holds its port."""
+    alone = environment.get("WORLD_SIZE", "1") == "1" and "MASTER_PORT" in environment
+    return {"MASTER_PORT": str(free_port())} if alone else {}
+
+
+def free_port() -> int:
+    """A port that nobody listens on, a different one each time."""
+    port = 0
+    for _ in range(100):  # usually the system gives a new one each time
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = probe.getsockname()[1]
+        if port not in _ports_given:
+            break
+    _ports_given.add(port)
+    return port

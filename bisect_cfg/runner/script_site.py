@@ -44,7 +44,7 @@ from bisect_cfg.runner.hang import (
 )
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.plan import Plan, StopRule
-from bisect_cfg.runner.ports import free_port, own_port
+from bisect_cfg.runner.ranks import free_port, own_port
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.site import COLD_OTHER, COLD_SAME, Progress, Site, inside
 from bisect_cfg.runner.starts import COLD

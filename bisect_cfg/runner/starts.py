@@ -9,37 +9,28 @@ without one are `IMPORTS`, whose process runs nothing of the script, and `COLD`,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from bisect_cfg.capture.captured import Capture
     from bisect_cfg.probe.protocol import ForkPoint
 
-
 MORE_THAN_ANYONE_WAITS = 1e9
 """Thirty years in seconds: longer times overflow the system's clocks, and mean no limit anyway."""
-
 
 IMPORTS, COLD = "imports", "cold"
 
 
-@dataclass(frozen=True)
-class StartPoint:
-    """One start.
-
-    Attributes:
-        said: of trials that start so, for people: "13 trials, each ...".
-        fork_point: capture -> the configuration object before which the process waits; None where it
-            runs nothing of the script.
-    """
+class StartPoint(NamedTuple):
+    """What people are told of trials that start so ("13 trials, each ..."), and the object before which the process
+    waits; None where it runs nothing of the script."""
 
     said: str
     fork_point: Callable[[Capture], ForkPoint] | None = None
 
 
 def _first_that_may_change(capture: Capture) -> ForkPoint:
-    from bisect_cfg.capture.own import fork_point
+    from bisect_cfg.capture.own import fork_point  # not for the command line alone, which reads the table
 
     return fork_point(capture)
 

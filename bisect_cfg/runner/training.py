@@ -1,26 +1,26 @@
 """The end of a run whose training is in a process that the script has started.
 
 The script's own process would go on after that: it copies a checkpoint, uploads, starts over. So the run is over when
-the training is. The probe says so (event ``over``, see its `lineage`) and stands still; where only a shell waits for
-the training, the tool sees it go, and is a moment late.
+the training is. The probe reports that (event ``over``, see its `lineage`) and waits. If only a shell waits for the
+training, the tool notices its end a moment late.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import time
 from pathlib import Path
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import GO_ON_FILE, Completed, Over, Started, TrainBegin, Unwatched
-from bisect_cfg.runner.ranks import WORD_SECONDS, Ranks, died_of
+from bisect_cfg.runner.processes import Process, process
+from bisect_cfg.runner.ranks import GRACE_SECONDS, Ranks, died_of
 from bisect_cfg.runner.supervisor import Run
 from bisect_cfg.runner.traces import Traces
 
 
 def check_watched(traces: Traces) -> None:
-    """A run that was ended because something in it could not be watched is the user's to change.
+    """Raise an error if a run was ended because something in it had no probe.
 
     Raises:
         InputError: what it was, and what to do.
@@ -36,67 +36,56 @@ def check_watched(traces: Traces) -> None:
 
 
 class Training:
-    """A `Run` that ends with its training, wherever under it that runs.
-
-    Args:
-        child: the run.
-        traces: what the probe writes; whoever polls reads them.
-    """
+    """A `Run` that ends with its training, whichever process of it trains. The caller reads `traces`."""
 
     def __init__(self, child: Run, traces: Traces) -> None:
         self.pid = child.pid
-        self._child, self._traces = child, traces
-        self._looked = 0
-        self._trainer: int | None = None
-        self._end: int | None = None
-        self._word_seconds = 0.0
-        self._gone: float | None = None
-        self._code: int | None = None
+        self._child, self._traces, self._folder = child, traces, traces.events.path.parent
         self._ranks = Ranks(traces)
-        self._went_on = 0  # after the training of this number
+        self._looked = 0  # events seen
+        self._trainer: Process | None = None  # if it is not the first process
+        self._gone: float | None = None  # when it was first seen gone
+        self._grace_seconds = 0.0  # how long its parent may then take to report how it ended
+        self._code: int | None = None
+        self._went_on = 0  # number of the last training after which the script went on
 
     def probed(self) -> dict[Path, int | None]:
-        """Folder of a process in which a probe tells, on the signal for it, where it is -> its process id."""
+        """Folder of a process whose probe writes its stacks on a signal -> its process id."""
         self._ranks.read()
         if self._ranks.all:
             return self._ranks.pids()
         started = self._traces.event(Started)
-        return {self._traces.events.path.parent: self._trainer or (started.pid if started is not None else self.pid)}
+        first = self.pid if started is None else started.pid
+        return {self._folder: first if self._trainer is None else self._trainer.pid}
 
     def end(self) -> None:
-        """End all of it. Returns when nothing of it is left."""
+        """End it; returns when nothing of it is left."""
         self._child.end()
 
     def wait(self, seconds: float) -> int | None:
-        """Exit code of the training, or of the first process if that ends before it; None after so many seconds."""
-        if self._code is not None:
-            return self._code
-        self._let_go_on()
-        code = self._child.wait(seconds)
-        if code is not None:
+        """Exit code of the training, or of the first process if that ends earlier; None after the timeout."""
+        if self._code is None:
+            self._let_go_on()
+            self._code = self._child.wait(seconds)
             self._ranks.read()
-            self._ranks.code(self._child.codes)  # so that it is written down how each has ended
-        else:
-            code = self._of_the_training()
-            if code is not None:
-                self.end()
-        self._code = code
-        if code is not None and self._end is not None:
-            os.close(self._end)
-            self._end = None
-        return code
+            if self._code is not None:
+                self._ranks.code(self._child.codes)  # records how each has ended
+            else:
+                self._code = self._training_code()
+                if self._code is not None:
+                    self.end()  # at once: a shell that has waited for the training goes on
+        return self._code
 
     def _let_go_on(self) -> None:
-        """Let a first run go on after a training that ended well. One that did not is what the run is about."""
+        """Let the script of a first run go on after a training that ended well. Otherwise the run is about that one."""
         done = self._traces.completed
         if done is None or self._traces.begun is None or done.number == self._went_on:
             return
         self._went_on = done.number
         if not self._traces.symptoms(True):
-            (self._traces.events.path.parent / GO_ON_FILE.format(done.number)).touch(mode=0o600)
+            (self._folder / GO_ON_FILE.format(done.number)).touch(mode=0o600)
 
-    def _of_the_training(self) -> int | None:
-        self._ranks.read()
+    def _training_code(self) -> int | None:
         if self._ranks.all:
             return self._ranks.code(self._child.codes)
         rows = self._traces.events.rows
@@ -104,26 +93,21 @@ class Training:
             if isinstance(row, Over):
                 return row.code
             if isinstance(row, Completed):
-                self._trainer = self._gone = None
-                if self._end is not None:
-                    os.close(self._end)
-                    self._end = None
+                self._trainer = None
             if isinstance(row, TrainBegin) and not row.first and row.pid not in (None, self.pid):
-                self._trainer = row.pid
-                self._word_seconds = WORD_SECONDS if _is_python(row.parent) else 0.0
-                try:
-                    self._end = os.pidfd_open(self._trainer)
-                except OSError:
-                    self._gone = time.monotonic()
+                self._trainer, self._gone = process(row.pid), None
+                self._grace_seconds = GRACE_SECONDS if _is_python(row.parent) else 0.0
         self._looked = len(rows)
-        if self._end is not None and self._gone is None and select.select([self._end], [], [], 0)[0]:
-            self._gone = time.monotonic()
-        if self._gone is None:
+        if self._trainer is None:
             return None
-        code = _code_of_zombie(self._trainer)
-        if code is None and time.monotonic() - self._gone >= self._word_seconds:
-            code = died_of(self._traces.events.path.parent) or 1
-        return code
+        now = process(self._trainer.pid)
+        same = now.started == self._trainer.started != 0
+        if same and now.runs:
+            return None
+        if same:  # a zombie: its parent has not waited for it yet
+            return os.waitstatus_to_exitcode(now.status)
+        self._gone = self._gone or time.monotonic()
+        return (died_of(self._folder) or 1) if time.monotonic() - self._gone >= self._grace_seconds else None
 
 
 def _is_python(pid: int | None) -> bool:
@@ -131,12 +115,3 @@ def _is_python(pid: int | None) -> bool:
         return "python" in os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
         return False
-
-
-def _code_of_zombie(pid: int | None) -> int | None:
-    """Exit code of a process that has ended and that nobody has waited for yet; None otherwise."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return None
-    return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] == "Z" else None

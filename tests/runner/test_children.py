@@ -29,102 +29,94 @@ from bisect_cfg.store.inputs import Inputs
 from bisect_cfg.store.state import State
 
 SCRIPT = """
-    import concurrent.futures, multiprocessing, os, signal, subprocess, sys
+    import concurrent.futures, multiprocessing, os, signal, subprocess, sys, time
     from pathlib import Path
 
-    way, inner = sys.argv[1], os.environ.get("INNER") == "1"
-    me = [sys.executable, os.path.abspath(__file__), way]
+    way, me = sys.argv[1], [sys.executable, os.path.abspath(__file__), sys.argv[1]]
     small = {"INNER": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-
-    def train(args=None):
-        from trl import GRPOConfig, GRPOTrainer
-
-        args = args or GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True, temperature=0.9)
-
-        def step(number):
-            Path(args.output_dir, "checkpoint").write_text("overwritten")
-            if number == 3 and args.bf16 and args.learning_rate == 3e-4:
-                os.kill(os.getpid(), signal.SIGFPE)
-            if number == 3 and args.bf16 and args.learning_rate == 4e-4:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if number == 3 and args.bf16 and args.learning_rate == 5e-4:
-                raise ValueError("the reward is wrong")
-
-        GRPOTrainer(args, step).train()
 
     def config():
         from trl import GRPOConfig
 
         return GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True, temperature=0.9)
 
-    if __name__ == "__main__" and inner:
+    def train(args=None):
+        from trl import GRPOTrainer
+
+        args = args or config()
+
+        def step(number):
+            Path(args.output_dir, "checkpoint").write_text("overwritten")
+            fatal = {3e-4: signal.SIGFPE, 4e-4: signal.SIGKILL}.get(args.learning_rate)
+            if number == 3 and args.bf16 and args.learning_rate == 5e-4:
+                raise ValueError("the reward is wrong")
+            if number == 3 and args.bf16 and fatal:
+                os.kill(os.getpid(), fatal)
+
+        GRPOTrainer(args, step).train()
+
+    def started(method, *arguments):
+        process = multiprocessing.get_context(method).Process(target=train, args=arguments)
+        process.start()
+        process.join()
+
+    def environment_changed(**more):
+        os.environ.update(INNER="1", **more)
+        return me
+
+    def in_a_shell():
+        Path(os.environ["SH"]).write_text('export INNER=1\\n"$@"\\necho $? > after.txt\\n')
+        subprocess.call(["sh", os.environ["SH"], *me])
+
+    def in_a_pool():
+        pool = concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        pool.submit(train).exception()
+
+    def forked():
+        if os.fork() == 0:
+            train()
+            os._exit(0)
+        os.wait()
+
+    twice = f"import subprocess, sys; sys.exit(subprocess.call({me!r}))"
+    WAYS = {
+        "execv": lambda: os.execv(sys.executable, environment_changed()),
+        "execve": lambda: os.execve(sys.executable, me, small),
+        "call": lambda: subprocess.call(me, env={**os.environ, "INNER": "1"}),
+        "own environment": lambda: subprocess.run(me, env=small),
+        "posix_spawn": lambda: os.waitpid(os.posix_spawn(sys.executable, me, small), 0),
+        "other session": lambda: subprocess.Popen(me, env=small, start_new_session=True).wait(),
+        "PYTHONPATH": lambda: subprocess.call(environment_changed(PYTHONPATH=small["PYTHONPATH"])),
+        "system": lambda: os.system(" ".join(environment_changed())),
+        "shell": in_a_shell,
+        "twice removed": lambda: subprocess.call([sys.executable, "-c", twice], env=small),
+        "spawn": lambda: started("spawn"),
+        "pickled": lambda: started("spawn", config()),
+        "pool": in_a_pool,
+        "fork": lambda: started("fork"),
+        "forked with its config": lambda: started("fork", config()),
+        "os.fork": forked,
+        "not waited for": lambda: time.sleep(subprocess.Popen(me, env=small) and 60),
+    }
+    if __name__ == "__main__" and os.environ.get("INNER") == "1":
         train()
     elif __name__ == "__main__":
-        code, spawn = None, multiprocessing.get_context("spawn")
-        if way == "execv":
-            os.environ["INNER"] = "1"
-            os.execv(sys.executable, me)
-        if way == "execve":
-            os.execve(sys.executable, me, small)
-        if way == "call":
-            code = subprocess.call(me, env={**os.environ, "INNER": "1"})
-        if way == "own environment":
-            code = subprocess.run(me, env=small).returncode
-        if way == "posix_spawn":
-            code = os.waitpid(os.posix_spawn(sys.executable, me, small), 0)[1]
-        if way == "other session":
-            code = subprocess.Popen(me, env=small, start_new_session=True).wait()
-        if way == "PYTHONPATH":
-            os.environ["PYTHONPATH"] = small["PYTHONPATH"]
-            os.environ["INNER"] = "1"
-            code = subprocess.call(me)
-        if way == "system":
-            os.environ["INNER"] = "1"
-            code = os.system(" ".join(me))
-        if way == "shell":
-            Path(os.environ["SH"]).write_text('export INNER=1\\n"$@"\\necho $? > after.txt\\n')
-            code = subprocess.call(["sh", os.environ["SH"], *me])
-        if way == "twice removed":
-            text = f"import subprocess, sys; sys.exit(subprocess.call({me!r}))"
-            code = subprocess.call([sys.executable, "-c", text], env=small)
-        if way in ("spawn", "pickled"):
-            process = spawn.Process(target=train, args=(config(),) if way == "pickled" else ())
-            process.start()
-            process.join()
-            code = process.exitcode
-        if way == "pool":
-            try:
-                concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn).submit(train).result()
-            except Exception as error:
-                code = repr(error)
-        if way in ("fork", "forked with its config"):
-            args = config() if way != "fork" else None
-            process = multiprocessing.get_context("fork").Process(target=train, args=(args,))
-            process.start()
-            process.join()
-            code = process.exitcode
-        if way == "os.fork":
-            if os.fork() == 0:
-                train()
-                os._exit(0)
-            code = os.wait()
-        Path("after.txt").write_text(f"{code}")
+        WAYS[way]()
+        Path("after.txt").write_text("")
 """
 
 # A limit (docs/how-it-works.md): the shell may be gone, with its own exit status, before the tool has seen the signal.
 SHELL = pytest.param("shell", marks=pytest.mark.xfail(reason="the shell can end first", strict=False))
-REPLACED = ("execv", slow("execve"))
-CHILDREN = (
-    "call", slow("own environment"), slow("posix_spawn"), slow("other session"), slow("PYTHONPATH"), "system", SHELL,
-    slow("twice removed"), "spawn", slow("pickled"), slow("pool"), "fork", slow("forked with its config"), "os.fork",
+WAYS = (
+    "execv", slow("execve"), "call", slow("own environment"), slow("posix_spawn"), slow("other session"),
+    slow("PYTHONPATH"), "system", SHELL, slow("twice removed"), "spawn", slow("pickled"), slow("pool"), "fork",
+    slow("forked with its config"), "os.fork", slow("not waited for"),
 )  # fmt: skip
 
 
 @pytest.fixture
 def folder(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/checkpoint").write_text("the user's own")
+    write(tmp_path)
     (tmp_path / "study/trials").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(library))
@@ -134,16 +126,23 @@ def folder(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> It
     assert os.listdir(tmp_path / "out") == ["checkpoint"]
 
 
+def write(folder: Path) -> None:
+    (folder / "train.py").write_text(textwrap.dedent(SCRIPT))
+    (folder / "out").mkdir()
+    (folder / "out/checkpoint").write_text("the user's own")
+
+
 def train(folder: Path, way: str, name: str, inputs: Inputs | None = None, **overrides: object) -> Run:
     runner = Trials(ScriptSite(Script(folder / "train.py", (way,)), folder / "study"))
     runner.site.inputs = inputs
+    args = {f"args.{key}": value for key, value in overrides.items()}
     try:
-        return runner.train(Plan(name, {}, 5, start="cold", patience=Patience(60, 20, 20), overrides=overrides))
+        return runner.train(Plan(name, {}, 5, start="cold", patience=Patience(60, 20, 20), overrides=args))
     finally:
         runner.site.close()
 
 
-@pytest.mark.parametrize("way", [*REPLACED, *CHILDREN])
+@pytest.mark.parametrize("way", WAYS)
 def test_training_in_another_process(folder, way):
     run = train(folder, way, "fails")
     log = (run.folder / "log.txt").read_text()
@@ -153,45 +152,39 @@ def test_training_in_another_process(folder, way):
     assert capture.started and capture.args.raw["learning_rate"] == 3e-4
     assert (run.folder / "output/checkpoint").exists()
 
-    run = train(folder, way, "passes", **{"args.bf16": False})
+    run = train(folder, way, "passes", bf16=False)
     assert run.shown.signature is None and run.seen.steps == 5, run.seen
-    if way not in (
-        "shell",
-        "pool",
-    ):  # when a signal ends the training they go on at once; the tool ends them 20 ms later
+    if way not in ("shell", "pool"):  # these go on at once after a signal; the tool ends them 20 ms later
         assert not (folder / "after.txt").exists()
 
 
+@pytest.mark.parametrize("way", ["call", SHELL, slow("spawn"), slow("pool"), "not waited for", slow("execv")])
+def test_how_such_a_training_ends(folder, way):
+    run = train(folder, way, "killed", learning_rate=4e-4)
+    assert run.seen.died.name == "SIGKILL", (run.seen, (run.folder / "log.txt").read_text())
+    run = train(folder, way, "raises", learning_rate=5e-4)
+    assert run.seen.died.name == "ValueError" and run.seen.message == "ValueError: the reward is wrong"
+    run = train(folder, way, "invalid", per_device_train_batch_size=0)
+    assert run.seen.invalid and "must be positive" in run.seen.message and not run.seen.trained
+
+
 @pytest.mark.parametrize("way", ["call", slow("spawn"), slow("fork"), "os.fork", slow("execv")])
-def test_its_modules_are_heard_whenever_they_are_imported(folder, way):
-    before, after = "def train(args=None):\n    import early\n", "    import late\n    args = args or"
-    text = (folder / "train.py").read_text().replace("def train(args=None):\n", before)
-    (folder / "train.py").write_text(text.replace("    args = args or", after))
+def test_its_modules_are_noted_whenever_they_are_imported(folder, way):
+    text = (folder / "train.py").read_text().replace("def train(args=None):", "def train(args=None):\n    import early")
+    (folder / "train.py").write_text(text.replace("    args = args or", "    import late\n    args = args or"))
     for name in ("early.py", "late.py"):
         (folder / name).write_text("")
     script = Script(folder / "train.py", (way,))
     state = State({**script.identity(), "files": {}}, {})
-    run = train(folder, way, "heard", Inputs(script, folder / "study", state, ()), **{"args.bf16": False})
-    heard = [Path(row.path).name for row in run.traces.all(Opened) if row.mode == "m"]
-    assert {"train.py", "early.py", "late.py"} <= set(heard) <= {"train.py", "early.py", "late.py", "sitecustomize.py"}
+    run = train(folder, way, "heard", Inputs(script, folder / "study", state, ()), bf16=False)
+    heard = {Path(row.path).name for row in run.traces.all(Opened) if row.mode == "m"}
+    assert {"train.py", "early.py", "late.py"} <= heard <= {"train.py", "early.py", "late.py", "sitecustomize.py"}
     assert {str(folder / "early.py"), str(folder / "late.py")} <= set(state.modules)
-
-
-@pytest.mark.parametrize("way", ["call", SHELL, slow("spawn"), slow("pool"), "os.fork", slow("execv")])
-def test_how_such_a_training_ends(folder, way):
-    run = train(folder, way, "killed", **{"args.learning_rate": 4e-4})
-    assert run.seen.died.name == "SIGKILL", (run.seen, (run.folder / "log.txt").read_text())
-    run = train(folder, way, "raises", **{"args.learning_rate": 5e-4})
-    assert run.seen.died.name == "ValueError" and run.seen.message == "ValueError: the reward is wrong"
-    run = train(folder, way, "invalid", **{"args.per_device_train_batch_size": 0})
-    assert run.seen.invalid and "must be positive" in run.seen.message and not run.seen.trained
 
 
 @pytest.mark.parametrize("start", ["config", slow("cold")])
 def test_the_answer_is_right(tool, start):
-    (tool.folder / "train.py").write_text(textwrap.dedent(SCRIPT))
-    (tool.folder / "out").mkdir()
-    (tool.folder / "out/checkpoint").write_text("the user's own")
+    write(tool.folder)
     said = tool("bisect", "train.py", "--study", "s", "--start", start, "--", "call")
     assert said.status == 0, said.all
     result = json.loads((tool.folder / "s/result.json").read_text())
@@ -206,11 +199,9 @@ def test_the_answer_is_right(tool, start):
 @pytest.mark.parametrize("way", ["call", slow("system"), slow("spawn"), "os.fork"])
 def test_repeated_by_hand(folder, way):
     run = train(folder, way, "fails")
-    done = subprocess.run(["sh", run.folder / "command.sh"], capture_output=True, text=True)
-    assert done.returncode in (-signal.SIGFPE, -signal.SIGKILL, 128 + signal.SIGFPE), (
-        done.stderr
-    )  # ended with its training
-    assert not (folder / "after.txt").exists()
-    assert (run.folder / "by-hand/output/checkpoint").read_text() == "overwritten"
-    again = subprocess.run(["sh", run.folder / "command.sh"], capture_output=True, text=True)
-    assert again.returncode == done.returncode and not (folder / "after.txt").exists()
+    for _ in range(2):
+        done = subprocess.run(["sh", run.folder / "command.sh"], capture_output=True, text=True)
+        # Ended with its training.
+        assert done.returncode in (-signal.SIGFPE, -signal.SIGKILL, 128 + signal.SIGFPE), done.stderr
+        assert not (folder / "after.txt").exists()
+        assert (run.folder / "by-hand/output/checkpoint").read_text() == "overwritten"

@@ -16,11 +16,12 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.probe.protocol import BuildRequest
 from bisect_cfg.runner import fork_server
 from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.plan import Plan
-from bisect_cfg.runner.runs import load_run
+from bisect_cfg.runner.runs import Run, load_run
 from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import Failure, Standard
@@ -42,25 +43,37 @@ PLAIN = """
 """
 
 
-class Started:
-    """A runner on a script that was run cold once."""
+PARTS = ("before", "patch", "step")
 
-    def __init__(self, folder: Path, jobs: int = 1, **parts: str) -> None:
-        empty = {"before": "", "patch": "", "step": ""}
-        filled = {name: textwrap.indent(textwrap.dedent(text), "    ").strip() for name, text in parts.items()}
-        if "step" in filled:
-            filled["step"] = filled["step"].replace("\n", "\n    ")
-        (folder / "train.py").write_text(textwrap.dedent(PLAIN.format(**{**empty, **filled})))
+
+class Started:
+    """A runner on a script that was run cold once, and then starts its trials at `start`."""
+
+    def __init__(self, folder: Path, start: str | None = "config", **parts: str) -> None:
+        filled = {name: textwrap.indent(textwrap.dedent(parts.get(name, "")), "    ").strip() for name in PARTS}
+        filled["step"] = filled["step"].replace("\n", "\n    ")
+        (folder / "train.py").write_text(textwrap.dedent(PLAIN.format(**filled)))
         (folder / "study/trials").mkdir(parents=True)
-        self.runner = Trials(ScriptSite(Script(folder / "train.py"), folder / "study", jobs=jobs))
+        self.runner = Trials(ScriptSite(Script(folder / "train.py"), folder / "study"))
         self.first = self.runner.train(Plan(0, {}, 5, start="cold", patience=Patience(120, 60, 60), overrides={}))
         self.capture = read_capture(self.first.traces.events.rows)
         self.runner.site.starts.learn(FirstRun(self.capture))
+        if start is not None:
+            self.start_at(start)
 
-    def settle(self, start: str) -> None:
+    def start_at(self, start: str) -> None:
         assert self.runner.site.starts.start_at(start) is None
         self.runner.settings = build_settings(self.capture, self.runner.site.starts.resolve)
         self.runner.horizon, self.runner.standard = 5, Standard(Failure(Signature("signal", "SIGFPE")))
+
+    def train(self, name: int, **values: object) -> Run:
+        settings = self.runner.settings
+        overrides = {**settings.overrides(settings.bad), **{f"args.{key}": value for key, value in values.items()}}
+        return self.runner.train(Plan(name, settings.bad, 5, overrides=overrides))
+
+    def asked_with(self, beta: float) -> BuildRequest:
+        item = self.runner.settings.args_item(self.runner.settings.bad)
+        return replace(item, overrides={**item.overrides, "beta": beta})
 
 
 @pytest.fixture
@@ -69,13 +82,23 @@ def started(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setenv("PYTHONPATH", str(library))
     made = []
 
-    def start(**parts: str) -> Started:
-        made.append(Started(tmp_path, **parts))
+    def start(start: str | None = "config", **parts: str) -> Started:
+        made.append(Started(tmp_path, start, **parts))
         return made[-1]
 
     yield start
     for one in made:
         one.runner.site.close()
+
+
+def test_a_trial_begins_where_its_start_says(started):
+    """Also where the server has to go back, or on."""
+    case = started(None, before="print('began', flush=True)")
+    for number, start in enumerate(("imports", "config", "imports", "config", "cold", "config"), 1):
+        case.start_at(start)
+        run = case.train(number)
+        assert (run.shown.signature, run.start) == (None, start)
+        assert ("began" in (run.folder / "log.txt").read_text()) == (start != "config")
 
 
 # ------------------------------------------------------------------------------------ descriptors that are not its own
@@ -84,7 +107,7 @@ def started(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> I
 TO_ALL = """
     for descriptor in range(3, 512):
         try:
-            {what}
+            os.write(descriptor, {!r})
         except OSError:
             pass
 """
@@ -92,29 +115,27 @@ TO_ALL = """
 
 @pytest.mark.parametrize("junk", [b"\xff\xfe junk", b"1\n", b"{}\n", b"[]\n\n"])
 def test_a_script_that_writes_to_all_descriptors_is_started_further_back(started, junk):
-    case = started(before=TO_ALL.format(what=f"os.write(descriptor, {junk!r})"))
+    case = started(None, before=TO_ALL.format(junk))
     assert case.first.shown.signature is None
-    reason = case.runner.site.starts.start_at("config")
-    assert "descriptors that it did not open" in reason
-    case.settle("imports")
-    run = case.runner.train(Plan(1, case.runner.settings.bad, 5))
+    assert "descriptors that it did not open" in case.runner.site.starts.start_at("config")
+    case.start_at("imports")
+    run = case.train(1)
     assert (run.shown.signature, run.seen.steps, run.start) == (None, 5, "imports")
 
 
 def test_a_script_that_closes_all_descriptors_gets_nothing_of_ours_in_its_files(started):
     mine = "files = [open(f'mine-{i}.txt', 'w') for i in range(500)]"
-    case = started(before=f"os.closerange(3, 512)\n{mine}")
+    case = started(None, before=f"os.closerange(3, 512)\n{mine}")
     assert case.runner.site.starts.start_at("config") is not None
-    case.settle("imports")
-    assert case.runner.train(Plan(1, case.runner.settings.bad, 5)).shown.signature is None
+    case.start_at("imports")
+    assert case.train(1).shown.signature is None
     assert [path.read_text() for path in Path().glob("mine-*.txt")] == [""] * 500
 
 
 def test_a_script_with_a_thousand_files_open(started):
     raised = "from resource import *\nsetrlimit(RLIMIT_NOFILE, (4096, getrlimit(RLIMIT_NOFILE)[1]))\n"
     case = started(before=raised + "files = [open(os.devnull) for _ in range(1100)]")
-    case.settle("config")
-    assert case.runner.train(Plan(1, case.runner.settings.bad, 5)).shown.signature is None
+    assert case.train(1).shown.signature is None
 
 
 # ------------------------------------------------------------------------------- building a configuration that hangs
@@ -122,8 +143,8 @@ def test_a_script_with_a_thousand_files_open(started):
 PATCH = """
     original = config.GRPOConfig.__post_init__
     def post_init(self):
-        if self.beta == {beta}:
-            {what}
+        if self.beta == 0.5:
+            {}
         original(self)
     config.GRPOConfig.__post_init__ = post_init
 """
@@ -134,38 +155,24 @@ PATCH = """
 )
 def test_building_that_does_not_come_back_is_no_answer(started, monkeypatch, what):
     monkeypatch.setattr(fork_server, "BUILD_SECONDS", 3.0)
-    case = started(patch=PATCH.format(beta="0.5", what=what))
-    case.settle("config")
-    runner, settings = case.runner, case.runner.settings
-    for beta in (0.5, 0.25):
-        item = settings.args_item(settings.bad)
-        item = replace(item, overrides={**item.overrides, "beta": beta})
-        answer = runner.site.starts.resolve(item)
-        if beta == 0.5:
-            assert answer.unanswered and "building" in answer.error, answer
-            assert runner.site.checks.error(item) is None, "the trial will tell"
-        else:
-            assert answer.error is None and runner.site.checks.error(item) is None
-    assert runner.train(Plan(1, settings.bad, 5)).shown.signature is None, "and the server stands"
+    case = started(patch=PATCH.format(what))
+    answer = case.runner.site.starts.resolve(case.asked_with(0.5))
+    assert answer.unanswered and "building" in answer.error, answer
+    assert case.runner.site.checks.error(case.asked_with(0.5)) is None, "the trial will tell"
+    assert case.runner.site.starts.resolve(case.asked_with(0.25)).error is None
+    assert case.train(1).shown.signature is None, "and the server stands"
     assert not Path("out").exists()
 
 
 def test_trials_end_while_a_configuration_is_being_built(started, tmp_path):
-    built = tmp_path / "may be built now"
+    built, found = tmp_path / "may be built now", []
     waits = f"[time.sleep(0.01) for _ in iter(lambda: os.path.exists({str(built)!r}), True)]"
-    case = started(patch=PATCH.format(beta="0.5", what=waits))
-    case.settle("config")
-    runner, settings = case.runner, case.runner.settings
-    item = settings.args_item(settings.bad)
-    found = []
-    asking = threading.Thread(
-        target=lambda: found.append(
-            runner.site.starts.resolve(replace(item, overrides={**item.overrides, "beta": 0.5}))
-        )
-    )
+    case = started(patch=PATCH.format(waits))
+    item = case.asked_with(0.5)
+    asking = threading.Thread(target=lambda: found.append(case.runner.site.starts.resolve(item)))
     asking.start()
     for number in range(1, 4):
-        assert runner.train(Plan(number, settings.bad, 5)).shown.signature is None
+        assert case.train(number).shown.signature is None
     assert not found, "the trials waited for the building"
     built.touch()
     asking.join()
@@ -192,12 +199,10 @@ def test_children_of_a_server_that_is_closed_are_asked_again(started):
                 raise ValueError("only where it is forked")
         """,
     )
-    case.settle("config")
-    runner, settings = case.runner, case.runner.settings
-    found = {}
+    runner, found = case.runner, {}
 
     def run(number: int, what: str) -> None:
-        configuration = {**settings.bad, "loss_type": what}
+        configuration = {**runner.settings.bad, "loss_type": what}
         found[number] = runner.run(TrialRequest(number, configuration, frozenset(), Purpose.SEARCH, ""))
 
     threads = [threading.Thread(target=run, args=(number, "slow")) for number in (1, 2)]
@@ -209,11 +214,9 @@ def test_children_of_a_server_that_is_closed_are_asked_again(started):
     for thread in threads:
         thread.join()
     assert runner.site.starts.start == "cold"
-    for number in (1, 2, 3):
-        result = found[number]
-        assert (result.outcome, result.signature) == (Outcome.PASS, None), number
-        assert result.attributes["level"] == "cold"
-    assert found[3].attributes["cold_check"] == "other"
+    for number, result in found.items():
+        assert (result.outcome, result.signature, result.attributes["level"]) == (Outcome.PASS, None, "cold"), number
+    assert len(found) == 3 and found[3].attributes["cold_check"] == "other"
     assert (runner.site.folder / "trials/1.interrupted-1").is_dir()
 
 
@@ -226,16 +229,13 @@ def test_a_trial_that_ends_its_server_every_time_is_started_cold(started):
                 time.sleep(1)
         """,
     )
-    case.settle("config")
-    run = case.runner.train(Plan(1, case.runner.settings.bad, 5, overrides={"args.loss_type": "parent"}))
+    run = case.train(1, loss_type="parent")
     assert (run.shown.signature, run.seen.steps, run.start) == (None, 5, "cold")
-    assert case.runner.train(Plan(2, case.runner.settings.bad, 5)).start == "config", "the others start as they did"
+    assert case.train(2).start == "config", "the others start as they did"
 
 
 def test_a_runner_takes_up_what_earlier_results_have_shown(started):
-    case = started()
-    case.settle("config")
-    runner = case.runner
+    runner = started().runner
 
     def result(outcome: Outcome, step: int, **attributes: object) -> TrialResult:
         return TrialResult(outcome, None, "", 1.0, step, {"horizon": 5, "observation": {"before": 0}, **attributes})

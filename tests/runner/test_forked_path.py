@@ -11,16 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.configuration import Purpose
 from bisect_cfg.runner.function import FunctionRunner
-from bisect_cfg.store.interface import TrialRequest, TrialResult
+from bisect_cfg.store.interface import TrialRequest
 
 STRIDE = 40
 """Every so many lines an exception is raised before a landing."""
-
-
-def run(trial, **options: object) -> TrialResult:
-    return FunctionRunner(trial, **options).run(TrialRequest(0, {"a": 1}, frozenset(), Purpose.SEARCH, ""))
 
 
 class Injected(BaseException):
@@ -51,7 +47,7 @@ def play(number: int, folder: Path) -> bool:
 
             sys.settrace(trace)
             with contextlib.suppress(BaseException):
-                run(lambda configuration: True)
+                FunctionRunner(lambda c: True).run(TrialRequest(0, {"a": 1}, frozenset(), Purpose.SEARCH, ""))
             sys.settrace(None)
             with returned.open("a") as stream:
                 stream.write(f"{os.getpid()}\n")
@@ -79,26 +75,3 @@ def test_an_exception_at_every_line(tmp_path, first):
     while play(number, tmp_path):
         number += STRIDE
     assert number > 5 * STRIDE, "the forked path is longer"
-
-
-@pytest.mark.training
-def test_a_signal_without_a_name(tmp_path):
-    """It ends the trial, and nothing else."""
-    result = run(lambda configuration: os.kill(os.getpid(), 40))
-    (tmp_path / "returned").open("a").write(f"{os.getpid()}\n")
-    assert (result.outcome, result.signature) == (Outcome.FAIL, "signal 40")
-    assert (tmp_path / "returned").read_text().split() == [str(os.getpid())]
-
-
-@pytest.mark.training
-def test_values_that_cannot_be_pickled():
-    """The supervisor holds what is in the two configurations."""
-    double = lambda number: 2 * number  # noqa: E731
-    configuration = {"function": double, "handle": sys.stdout, "list": [1, 2], "text": "ü"}
-    kept = []
-    kept.append(kept)
-    runner = FunctionRunner(lambda c: c["function"](21) == 42 and c["handle"] is sys.stdout and c["list"] == [1, 2])
-    with runner.standing(configuration, {"list": kept}):
-        assert runner.run(TrialRequest(0, configuration, frozenset(), Purpose.SEARCH, "")).outcome is Outcome.PASS
-        other = {**configuration, "list": kept}
-        assert runner.run(TrialRequest(1, other, frozenset(), Purpose.SEARCH, "")).outcome is Outcome.FAIL

@@ -1,8 +1,8 @@
 """Whatever is killed, in whatever order, and whatever a run starts: nothing of it is left.
 
 The processes are stand-ins, plain Python: a launcher with two ranks, trials forked from a server, functions; each with
-a child of its own. They write into a file that they are there, since some hide everything else. All is drawn from a
-seed: `python tests/runner/test_nothing_left.py kill 17` plays one again, so does `hostile 3`.
+a child of its own. They write into a file that they are there, since some hide everything else. All is drawn from the
+seed that a test is named after.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import sys
-import tempfile
 import textwrap
 import threading
 import time
@@ -23,8 +22,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bisect_cfg.probe.protocol import Serve, TrialOrders
-from bisect_cfg.runner.fork_server import ForkServer, probe_environment
+from bisect_cfg.probe.protocol import TrialOrders
+from bisect_cfg.runner.fork_server import ForkServer
 from bisect_cfg.runner.function import FunctionRunner
 from bisect_cfg.runner.supervisor import Supervisor
 
@@ -110,18 +109,36 @@ STAND_IN = """
                 os._exit(1)
 """
 
-LAUNCHER = """
+DAEMON = """
+    def become_a_sleeper():
+        os.setsid()
+        os.execve("/bin/sleep", ["sleep", "60"], {})
+
+    def start_daemon():
+        if not os.fork():
+            start("daemon", become_a_sleeper)
+            os._exit(0)
+        os.wait()
+"""
+
+LAUNCHER = (
+    DAEMON
+    + """
     for _ in range(2):
-        start("rank", lambda: start("child"))
+        start("rank", start_daemon)
     note("first")
     time.sleep(60)
 """
+)
 
-FORKED = """
+FORKED = (
+    DAEMON
+    + """
     note("rank")
-    start("child", os.setsid)
+    start_daemon()
     time.sleep(60)
 """
+)
 
 
 def source(there: There, text: str) -> str:
@@ -153,10 +170,9 @@ def launching(folder: Path, there: There) -> None:
     note_both(there, supervisor)
     for name in ("run", "server", "trial"):
         (folder / name).mkdir()
-    script, orders = folder / "server" / "script.py", folder / "server" / "orders.json"
+    script = folder / "server" / "script.py"
     script.write_text(source(there, FORKED))
-    environment, restore = probe_environment(os.environ, orders)
-    server = ForkServer([sys.executable, str(script)], environment, Serve(restore, []), orders, supervisor)
+    server = ForkServer([sys.executable, str(script)], os.environ, [], folder / "server", supervisor)
     supervisor.start([sys.executable, "-c", source(there, LAUNCHER)], os.environ, folder / "run")
     assert server.wait_until_ready(60, threading.Event()) is None
     trial = supervisor.open(folder / "trial")
@@ -182,33 +198,34 @@ def calling(there: There) -> None:
 
 # ------------------------------------------------------------------------------------------------ kill sequences
 
+FIRST = (("tool", "supervisor"), ("supervisor", "tool"), ("keeper", "tool"))
+"""What is killed first, and what perhaps later: never both the supervisor and its keeper, which nothing survives."""
 
-def play_sequence(seed: int, folder: Path) -> None:
-    """Kill some of a tool's processes, in an order and after pauses drawn from `seed`; at last the tool."""
-    dice, there = random.Random(seed), There(folder / "there")
-    if functions := dice.random() < 0.3:
+
+@pytest.mark.training
+@pytest.mark.parametrize("seed", seeds(SEQUENCES))
+def test_whatever_is_killed_nothing_is_left(tmp_path, seed):
+    """One of the tool, its supervisor and its keeper; then others, in an order and after pauses drawn from the seed; at
+    last the tool."""
+    dice, there = random.Random(seed), There(tmp_path / "there")
+    if functions := seed % 2:
         tool = forked(lambda: calling(there))
-        there.wait_for(rank=4, child=4, first=2)
+        there.wait_for(rank=4, daemon=4, first=2)
     else:
-        tool = forked(lambda: launching(folder, there))
-        there.wait_for(rank=4, child=4, first=1, server=1)
+        tool = forked(lambda: launching(tmp_path, there))
+        there.wait_for(rank=4, daemon=4, first=1, server=1)
     there.note("tool", tool)
-    roles = ["tool", dice.choice(["supervisor", "keeper"]), "first", "rank", "rank", "child"]
-    victims = dice.sample(roles + ["server"] * (not functions), dice.randint(1, 5))
+    first, second = FIRST[seed // 2 % 3]
+    others = [second, "first", "rank", "rank", "daemon"] + ["server"] * (not functions)
+    victims = [first, *dice.sample(others, dice.randint(0, 4))]
     for role in victims:
-        if (living := there.of(role)) and (role != "tool" or dice.random() < 0.8):
+        if living := there.of(role):
             with contextlib.suppress(psutil.NoSuchProcess):  # of what was killed before
                 dice.choice(living).kill()
         time.sleep(dice.choice([0, 0, dice.uniform(0, 0.02), dice.uniform(0, 0.3)]))
     os.kill(tool, signal.SIGKILL)
     os.waitpid(tool, 0)
     there.assert_nothing_left()
-
-
-@pytest.mark.training
-@pytest.mark.parametrize("seed", seeds(SEQUENCES))
-def test_whatever_is_killed_nothing_is_left(tmp_path, seed):
-    play_sequence(seed, tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------ hostile children
@@ -290,29 +307,26 @@ def hostile(dice: random.Random, there: There, stays: bool) -> str:
     return f"NAMES, STAYS = {names!r}, {stays}\n" + source(there, WAYS)
 
 
-def play_hostile(seed: int, folder: Path) -> int:
-    """Two runs at once, with what `seed` draws; one is ended, then the other.
-
-    Returns:
-        How many processes of the first could not be told from the other's.
-    """
+@pytest.mark.training
+@pytest.mark.parametrize("seed", seeds(HOSTILE))
+def test_hostile_children_end_with_their_run(tmp_path, seed):
+    """Two runs at once, with what the seed draws; one is ended, then the other."""
     dice = random.Random(seed)
-    one, other = There(folder / "one"), There(folder / "other")
+    one, other = There(tmp_path / "one"), There(tmp_path / "other")
     texts = [hostile(dice, one, dice.random() < 0.7), hostile(dice, other, True)]
     if dice.random() < 0.3:
         supervisor = Supervisor(call=lambda message, answer: exec(texts[int(message)], {}))
         runs = [supervisor.call(b"0", 2), supervisor.call(b"1", 2)]
     else:
         supervisor = Supervisor()
-        runs = [supervisor.start([sys.executable, "-c", text], os.environ, folder) for text in texts]
+        runs = [supervisor.start([sys.executable, "-c", text], os.environ, tmp_path) for text in texts]
     try:
         one.wait_for(hostile=1)
         other.wait_for(hostile=1, first=1)
         time.sleep(dice.choice([0, dice.uniform(0, 0.1), dice.uniform(0, 0.8)]))
         runs[0].end()
-        # Who hides everything and whose parents are gone stays until the other run is ended.
-        unknown = [process for _, process in one.read()]
-        assert not [process for process in unknown if supervisor.study in "".join(_environment(process))]
+        # Only what hides everything, and whose parents are gone, may stay until the other run is ended.
+        assert not [process for _, process in one.read() if supervisor.study in "".join(_environment(process))]
         assert other.of("first"), "the other run goes on"
         runs[1].end()
         left = [process for there in (one, other) for _, process in there.read()]
@@ -321,7 +335,6 @@ def play_hostile(seed: int, folder: Path) -> int:
         supervisor.close()
         one.assert_nothing_left()
         other.assert_nothing_left()
-    return len(unknown)
 
 
 def _environment(process: psutil.Process) -> list[str]:
@@ -329,15 +342,3 @@ def _environment(process: psutil.Process) -> list[str]:
         return [*process.environ().values()]
     except psutil.Error:
         return []
-
-
-@pytest.mark.training
-@pytest.mark.parametrize("seed", seeds(HOSTILE))
-def test_hostile_children_end_with_their_run(tmp_path, seed):
-    play_hostile(seed, tmp_path)
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        play = {"kill": play_sequence, "hostile": play_hostile}[sys.argv[1]]
-        print(play(int(sys.argv[2]), Path(made)))

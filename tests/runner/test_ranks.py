@@ -11,21 +11,29 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tools import assert_clear, slow
+from tools import slow
+from toys import script
 
 from bisect_cfg.capture.launched import given_to_each
 from bisect_cfg.probe import world
-from bisect_cfg.probe.protocol import NON_FINITE, NonFiniteParameters, Over, RankBegin, TrainBegin, TrainEnd, event_row
+from bisect_cfg.probe.protocol import (
+    NON_FINITE,
+    NonFiniteParameters,
+    Over,
+    Raised,
+    RankBegin,
+    TrainBegin,
+    TrainEnd,
+    event_row,
+)
 from bisect_cfg.runner import ranks as ranks_module
 from bisect_cfg.runner.fork_server import imports_ahead
 from bisect_cfg.runner.observe import observe
-from bisect_cfg.runner.ports import free_port
-from bisect_cfg.runner.ranks import FirstLaunch, Ranks
+from bisect_cfg.runner.ranks import FirstLaunch, Ranks, free_port
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.watch import Ending
 
@@ -111,13 +119,6 @@ if __name__ == "__main__":
     sys.exit(max(abs(process.exitcode) for process in processes))
 """
 
-FAILURES = {
-    "exception": "def fail(): raise ValueError('planted')",
-    "signal": "def fail(): os.kill(os.getpid(), signal.SIGFPE)",
-    "killed": "def fail(): os.kill(os.getpid(), signal.SIGKILL)",
-    "exit": "def fail(): os._exit(7)",
-}
-
 
 @pytest.fixture
 def tool(tool):
@@ -146,28 +147,11 @@ def rows(path: Path) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "says"),
-    [
-        ("exception", "exception", "rank 1: ValueError: planted"),
-        ("signal", "signal", "rank 1: SIGFPE"),
-        slow("killed", "signal", "rank 1: SIGKILL"),
-        slow("exit", "exit", "rank 1: "),
-    ],
-)
-def test_the_failure_is_that_of_the_process_that_failed_first(tool, name, kind, says):
-    result = bisected(tool, FAILURES[name], "--max-trials", 1, status=3)
-    assert result["failure"]["kind"] == kind
-    assert says in result["failure"]["message"]
-
-
-@pytest.mark.parametrize(
     ("way", "options", "status"), [("fork", ("--jobs", 2), 0), slow("spawn", ("--max-trials", 3), 3)]
 )
 def test_a_script_that_starts_its_processes_itself(tool, way, options, status):
-    """As accelerate's `notebook_launcher` and `torch.multiprocessing` do: they are numbered once they run.
-
-    Those that it forks have what it has imported, so it is forked itself after the imports.
-    """
+    """As accelerate's `notebook_launcher` and `torch.multiprocessing` do: they are numbered once they run. Those
+    that it forks have what it has imported, so it is forked itself after the imports."""
     failing = "def fail(): raise ValueError('planted')"
     (tool.folder / "inner.py").write_text(f"{SCRIPT}\n{failing}\nGRPOTrainer(args, step).train()\n")
     (tool.folder / "train.py").write_text(STARTS_ITS_OWN)
@@ -209,9 +193,8 @@ def test_a_process_has_the_number_that_it_has_in_the_group_that_the_script_has_o
     for name in (*world.RANK, *world.WORLD):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    group = SimpleNamespace(
-        is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 1, get_world_size=lambda: 2
-    )
+    told = {"is_available": True, "is_initialized": True, "get_rank": 1, "get_world_size": 2}
+    group = SimpleNamespace(**{name: lambda value=value: value for name, value in told.items()})
     monkeypatch.setitem(sys.modules, "torch.distributed", group)
     assert world.told() == (1, 2) and world.numbered()
     monkeypatch.setattr(group, "is_initialized", lambda: False)
@@ -221,7 +204,8 @@ def test_a_process_has_the_number_that_it_has_in_the_group_that_the_script_has_o
 
 
 def test_all_processes_are_watched_each_at_a_port_of_its_own(tool):
-    result = bisected(tool, FAILURES["signal"])
+    result = bisected(tool, "def fail(): os.kill(os.getpid(), signal.SIGFPE)")
+    assert result["failure"]["kind"] == "signal" and "rank 1: SIGFPE" in result["failure"]["message"]
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16", "launch.num_processes"]]
     assert any(note.startswith("Trials are not forked from your script at") for note in result["notes"])
     assert result["causes"][0]["parameters"]["launch.num_processes"] == {"good": 1, "bad": 2}
@@ -248,26 +232,6 @@ def test_all_processes_are_watched_each_at_a_port_of_its_own(tool):
     assert len(set(ports)) == len(ports) >= 4
 
 
-@pytest.mark.slow
-def test_a_tool_that_is_killed_leaves_nothing_and_goes_on(tool):
-    """Killed while two processes train, cold and forked."""
-    (tool.folder / "train.py").write_text(SCRIPT + FAILURES["signal"] + "\nGRPOTrainer(args, step).train()\n")
-    words = ("bisect", "--study", "s", "--no-recommend", "--no-where", "torchrun", "--nproc_per_node", 2, "train.py")
-    for count in (1, 5):
-        process = tool.start(*words)
-        begun: list[Path] = []
-        deadline = time.monotonic() + 60
-        while len(begun) < count and process.poll() is None and time.monotonic() < deadline:
-            begun = list(tool.folder.glob("s/trials/*/ranks/1/metrics.jsonl"))
-            time.sleep(0.002)
-        assert len(begun) >= count, process.communicate()
-        process.kill()
-        process.communicate()
-        tool.assert_nothing_left()
-    result = bisected(tool, FAILURES["signal"])
-    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16", "launch.num_processes"]]
-
-
 @pytest.mark.parametrize("start", ["imports", slow("cold")])
 def test_what_the_launcher_sets_is_a_factor(tool, start):
     failing = """
@@ -276,54 +240,30 @@ def test_what_the_launcher_sets_is_a_factor(tool, start):
             if asked:
                 raise ValueError("planted")
     """
-    options = (
-        "--good",
-        "launch.num_processes=2",
-        "--only",
-        "launch.mixed_precision",
-        "--only",
-        "bf16",
-        "--start",
-        start,
-    )
+    options = ("--good", "launch.num_processes=2", "--start", start)
+    options += ("--only", "launch.mixed_precision", "--only", "bf16")
     result = bisected(tool, failing, *options, flags=("--mixed_precision", "bf16"))
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "launch.mixed_precision"]]
     assert result["causes"][0]["parameters"]["launch.mixed_precision"] == {"good": "no", "bad": "bf16"}
 
 
-REFUSES = """\
-#!{python}
-import sys
-from trl import GRPOConfig
-GRPOConfig(output_dir="out", beta=0.04)
-sys.exit("usage: x\\ntorchrun: error: unrecognized arguments: --nosuch")
-"""
-
-
-def test_a_launcher_that_refuses_a_flag_once_it_has_built_the_config(tool):  # TRL's own command does
-    (tool.folder / "bin" / "torchrun").write_text(REFUSES.format(python=sys.executable))
-    (tool.folder / "train.py").touch()
-    said = tool("bisect", "--study", "s", "torchrun", "--nproc_per_node", 2, "train.py")
-    assert_clear(said, "torchrun refuses the command, and starts nothing: unrecognized arguments: --nosuch")
-
-
-def test_repeated_by_hand(tool):
-    bisected(tool, FAILURES["exception"], "--max-trials", 1, status=3)
-    trial = tool.folder / "s" / "trials" / "0"
-    done = subprocess.run(
-        ["sh", str(trial / "command.sh")], capture_output=True, text=True, timeout=60, env=tool.environment
-    )
-    assert done.returncode == 1 and "ValueError: planted" in done.stderr
+@pytest.mark.parametrize(
+    ("fail", "kind", "says"),
+    [
+        ("raise ValueError('planted')", "exception", "rank 1: ValueError: planted"),
+        slow("os.kill(os.getpid(), signal.SIGKILL)", "signal", "rank 1: SIGKILL"),
+        slow("os._exit(7)", "exit", "rank 1: "),
+    ],
+)
+def test_the_failure_is_that_of_the_process_that_failed_first(tool, fail, kind, says):
+    result = bisected(tool, f"def fail(): {fail}", "--max-trials", 1, status=3)
+    assert result["failure"]["kind"] == kind and says in result["failure"]["message"]
+    trial, options = tool.folder / "s" / "trials" / "0", {"capture_output": True, "text": True, "timeout": 60}
+    by_hand = subprocess.run(["sh", str(trial / "command.sh")], **options, env=tool.environment)
+    assert by_hand.returncode == 1 and (kind != "exception" or "ValueError: planted" in by_hand.stderr)
     again = [rows(trial / "by-hand" / place / "events.jsonl") for place in ("", "ranks/1")]
     assert [next(row["rank"] for row in events if row["event"] == "rank") for events in again] == [0, 1]
     tool.assert_nothing_left()
-
-
-@pytest.mark.slow
-def test_how_many_processes_is_no_setting_where_it_is_left_as_it_is(tool):
-    result = bisected(tool, FAILURES["signal"], "--good", "launch.num_processes=2", "--start", "cold", "--first")
-    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16"]]
-    assert {one["start"] for one in result["trials"]} == {"cold"}
 
 
 def test_a_hang_is_the_one_that_does_not_come(tool):
@@ -336,54 +276,74 @@ def test_a_hang_is_the_one_that_does_not_come(tool):
     assert all("train.py" in (first / path).read_text() for path in ("stacks.txt", "ranks/1/stacks.txt"))
 
 
-@pytest.mark.parametrize(("both", "rank"), [(False, 1), (True, None)])  # an all-reduce hands it on to all
-def test_weights_of_one_process_that_are_not_finite_are_no_hang_of_the_others(tmp_path, monkeypatch, both, rank):
-    """The process that has them is stopped; the others would wait for it in their next collective."""
+BROKEN = (NonFiniteParameters(2, "lm_head.weight"), TrainEnd(2, NON_FINITE))
+LOST = Raised("RuntimeError", "Connection closed by peer [127.0.0.1]", [], final=True)
+PLANTED = Raised("ValueError", "planted", [("train.py", 3, "fail")], final=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "at_once", "later", "died"),
+    [
+        ((None,), (None,), None, None, None),
+        ((TrainEnd(5), 0), (None,), None, None, None),
+        ((TrainEnd(5), 0), (TrainEnd(5), 0), 0, 0, None),
+        ((None,), (-8,), -8, -8, ("SIGFPE", 1)),
+        ((PLANTED, 7), (None,), 7, 7, ("ValueError", 0)),
+        ((LOST, 1), (None,), None, 1, ("RuntimeError", 0)),  # the failure of the other one may follow
+        ((LOST, 1), (-8,), -8, -8, ("SIGFPE", 1)),
+        ((LOST, 1), (PLANTED, 7), 7, 7, ("ValueError", 1)),
+        ((-15,), (PLANTED, 7), 7, 7, ("ValueError", 1)),  # the launcher ends the others
+        # Whose weights are not finite is stopped; the others would wait for it in their next collective.
+        ((None,), (*BROKEN, 0), None, 0, ("parameters", 1)),
+        ((*BROKEN, 0), (*BROKEN, 0), 0, 0, ("parameters", None)),  # an all-reduce hands it on to all
+    ],
+)
+def test_when_a_run_is_over_and_whose_failure_it_was(tmp_path, monkeypatch, first, second, at_once, later, died):
+    """By what its two processes have told: events, and the exit code if it has ended."""
     (tmp_path / "log.txt").touch()
-    broken = [NonFiniteParameters(2, "lm_head.weight"), TrainEnd(2, NON_FINITE), Over(0, os.getpid())]
-    first = [RankBegin(os.getpid(), 0, 2), TrainBegin(), *(broken if both else [])]
-    second = [RankBegin(os.getpid(), 1, 2), TrainBegin(), *broken]
-    for place, events in ((tmp_path, first), (tmp_path / "ranks" / "1", second)):
+    pids = os.getpid(), os.getppid()  # both run
+    for number, (*events, code) in enumerate((first, second)):
+        place = tmp_path / "ranks" / "1" if number else tmp_path
         place.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(event_row(event, 1.0)) + "\n" for event in events]
-        (place / "events.jsonl").write_text("".join(lines))
+        events = [RankBegin(pids[number], number, 2), TrainBegin(), *events]
+        events += [] if code is None else [Over(code, pids[number])]
+        (place / "events.jsonl").write_text("".join(json.dumps(event_row(event, 1.0)) + "\n" for event in events))
     traces = Traces.of(tmp_path)
     traces.read()
     ranks = Ranks(traces)
     ranks.read()
-    assert both or ranks.code() is None  # the others may still say something of their own
+    assert ranks.code() == at_once
     monkeypatch.setattr(ranks_module, "OTHERS_SECONDS", 0.0)
-    assert ranks.code() == 0
+    assert ranks.code() == later
     seen = observe(traces, tmp_path, Ending(None, None, 1.0))
-    assert (seen.died.kind, seen.rank) == ("non-finite", rank)
+    assert (seen.died and (seen.died.name, seen.rank)) == died
 
 
-def given(count: int, **more: str) -> tuple[dict[str, str], ...]:
-    """What a launcher gives to each of so many processes."""
-    return tuple({**one, "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none", **more} for one in given_to_each(count))
+TORCHELASTIC = {"MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}
 
 
-@pytest.mark.parametrize("wanted", [2, 3, 4, 8])
-def test_another_number_of_processes_is_told_to_each(tmp_path, wanted):
-    found = FirstLaunch((), given(4, ACCELERATE_MIXED_PRECISION="bf16"), 4).environments(7, tmp_path, wanted)
-    assert [one["RANK"] for one in found] == [one["LOCAL_RANK"] for one in found] == [str(k) for k in range(wanted)]
-    for one in found:
-        assert one["WORLD_SIZE"] == one["LOCAL_WORLD_SIZE"] == str(wanted)
-        assert one["MASTER_PORT"] == "7" and one["TORCHELASTIC_USE_AGENT_STORE"] == "False"
-        assert one["ACCELERATE_MIXED_PRECISION"] == "bf16"
-
-
-def test_several_processes_in_place_of_one_that_was_told_of_none(tmp_path):
-    found = FirstLaunch((), ({"ACCELERATE_MIXED_PRECISION": "bf16"},), 1).environments(7, tmp_path, 2)
-    assert [(one["RANK"], one["WORLD_SIZE"], one["MASTER_PORT"]) for one in found] == [("0", "2", "7"), ("1", "2", "7")]
-
-
-def test_one_process_alone_is_told_of_no_others_unless_the_model_is_shared_out(tmp_path):
-    launched = FirstLaunch((), given(2, ACCELERATE_USE_FSDP="true"), 2)
-    (plain,) = launched.environments(7, tmp_path, 1, {"ACCELERATE_USE_FSDP": None})
-    assert "RANK" not in plain and "MASTER_PORT" not in plain
-    (sharded,) = launched.environments(7, tmp_path, 1, {})
-    assert (sharded["RANK"], sharded["WORLD_SIZE"], sharded["MASTER_PORT"]) == ("0", "1", "7")
+@pytest.mark.parametrize(
+    ("given", "wanted", "changes", "numbers"),
+    [
+        *((4, wanted, {}, wanted) for wanted in (2, 3, 4, 8)),
+        (1, 2, {}, 2),
+        (1, 1, {}, 1),
+        (2, 1, {}, 1),  # the model is sharded
+        (2, 1, {"ACCELERATE_USE_FSDP": None}, 0),  # one alone is told of no others
+        (0, 2, {}, 2),  # in place of one that was told of none
+        (0, 1, {}, 0),
+    ],
+)
+def test_each_process_is_told_its_number_and_the_port(tmp_path, given, wanted, changes, numbers):
+    """Whatever number of processes the launcher has started. `given` = 0: one, without numbers."""
+    more = {"ACCELERATE_USE_FSDP": "true", **(TORCHELASTIC if given else {})}
+    started = tuple({**one, **more} for one in (given_to_each(given) if given else [{}]))
+    found = FirstLaunch((), started, len(started)).environments(7, tmp_path, wanted, changes)
+    assert all(one["ACCELERATE_USE_FSDP"] == "true" for one in found) and len(found) == wanted
+    assert [one.get("RANK") for one in found] == ([str(k) for k in range(numbers)] or [None])
+    assert {one.get("MASTER_PORT") for one in found} == {"7" if numbers else None}
+    assert {one.get("WORLD_SIZE") for one in found} == {str(wanted) if numbers else None}
+    assert not given or not numbers or {one["TORCHELASTIC_USE_AGENT_STORE"] for one in found} == {"False"}
 
 
 def test_only_how_many_processes_where_there_is_one(tool):
@@ -400,3 +360,35 @@ def test_several_processes_need_a_launcher(tool):
     (tool.folder / "train.py").write_text(SCRIPT + "GRPOTrainer(args, lambda number: 1 / 0).train()\n")
     said = tool("bisect", "train.py", "--study", "s", "--good", "launch.num_processes=2")
     assert said.status == 2 and "needs a launcher" in said.err
+
+
+ALONE = """
+    import socket
+    import trl.trainer.grpo_config as config
+    original = config.GRPOConfig.__post_init__
+    def post_init(self):  # with RANK set, building a training config opens a process group
+        original(self)
+        if "RANK" in os.environ:
+            type(self).group = socket.create_server(("127.0.0.1", int(os.environ["MASTER_PORT"])))
+    config.GRPOConfig.__post_init__ = post_init
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True, beta=0.04, temperature=0.9, weight_decay=0.1)
+    def step(number):
+        if args.bf16 and number == 2:
+            os.kill(os.getpid(), signal.SIGFPE)
+    GRPOTrainer(args, step).train()
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--jobs", 3, "--start", "cold")])
+def test_in_a_shell_inside_of_torchrun_no_trial_meets_another(tool, options):
+    """There every training config opens a process group at MASTER_PORT, which no process of ours may hold."""
+    alone = dict.fromkeys(("RANK", "LOCAL_RANK"), "0") | {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    tool.environment.update(alone, MASTER_PORT=str(free_port()))
+    script(tool.folder, ALONE)
+    said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where", *options)
+    assert said.status == 0, said.all
+    result = json.loads((tool.folder / "s" / "result.json").read_text())
+    assert [list(cause["parameters"]) for cause in result["causes"]] == [["bf16"]]
+    logs = [path.read_text(errors="replace") for path in tool.folder.glob("s/trials/*/log.txt")]
+    assert logs and not any("Address already in use" in log for log in logs)
+    tool.assert_nothing_left()
