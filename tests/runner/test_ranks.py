@@ -363,7 +363,7 @@ def test_several_processes_need_a_launcher(tool):
 
 
 ALONE = """
-    import socket
+    import socket, time
     import trl.trainer.grpo_config as config
     original = config.GRPOConfig.__post_init__
     def post_init(self):  # with RANK set, building a training config opens a process group
@@ -373,6 +373,7 @@ ALONE = """
     config.GRPOConfig.__post_init__ = post_init
     args = GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True, beta=0.04, temperature=0.9, weight_decay=0.1)
     def step(number):
+        time.sleep(0.2)  # so that trials overlap
         if args.bf16 and number == 2:
             os.kill(os.getpid(), signal.SIGFPE)
     GRPOTrainer(args, step).train()
