@@ -244,8 +244,10 @@ class Starts:
     """The start that trials take, and its server. Thread-safe.
 
     Args:
+        script, supervisor: what is started, and what starts it.
         folder: of the study.
         interrupted: set to stop waiting for the server.
+        first: what the first run has shown, if it is over.
         environment: packages to run with; None for the user's own.
 
     Attributes:

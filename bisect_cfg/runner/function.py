@@ -212,6 +212,7 @@ def _answer(trial: TrialFunction, held: list[Value], message: bytes, answer: int
     """Call the function in the child and write its result.
 
     Args:
+        trial: the function.
         held: values that need not be picklable: inherited, not sent.
         message: the configuration as a pickle: name -> place in `held`, and name -> value for the others.
         answer: descriptor to write to.

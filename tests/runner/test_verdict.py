@@ -58,6 +58,10 @@ failures = st.one_of(
 usual = st.frozensets(st.sampled_from(["collapse", "no-gradient"]))
 
 
+NOTHING, NONE = lambda kind: None, lambda kind: []
+"""Of a run without events: the last of a kind, all of a kind."""
+
+
 @given(deaths, shown, failures, usual, st.booleans())
 def test_a_pass_shows_nothing_a_failure_is_the_one_under_study_and_only_a_pass_is_healthy(
     died, kinds, failure, usual, compared
@@ -111,7 +115,7 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(
     folder.mkdir(parents=True, exist_ok=True)
     metrics = rows(*kinds)
     seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0, message=str(died or ""))
-    traces = SimpleNamespace(metrics=SimpleNamespace(rows=metrics), as_metrics=Metrics(metrics), event=lambda _: None,
+    traces = SimpleNamespace(metrics=SimpleNamespace(rows=metrics), as_metrics=Metrics(metrics), event=NOTHING, all=NONE,
                              events=SimpleNamespace(rows=[], path=folder / "events.jsonl"), begun=None)  # fmt: skip
     run = Run(seen, traces, folder, 12, "cold")
     (folder / METRICS_FILE).write_text("".join(json.dumps(row) + "\n" for row in metrics))
@@ -129,7 +133,7 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(
     wishes = Wishes(0.5, 1.5, None, 3, None, (), 1, ())
     runner.settings, runner.horizon = SimpleNamespace(resolved={}, bad={}), 12
     good = Run(replace(seen, died=None), SimpleNamespace(
-        metrics=SimpleNamespace(rows=rows()), as_metrics=Metrics(rows()), event=lambda _: None), folder)  # fmt: skip
+        metrics=SimpleNamespace(rows=rows()), as_metrics=Metrics(rows()), event=NOTHING, all=NONE), folder)  # fmt: skip
     isolated = IsolatedScript(runner, Report("isolated"), good, good, wishes, str)
     healthy = isolated.health_of(run, Attempt({}, 0, 12, Aim.RESET, "")).healthy
     assert not healthy or run.judged(Standard(failure)).outcome is Outcome.PASS
