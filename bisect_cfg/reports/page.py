@@ -216,14 +216,14 @@ def _in_short(result: JsonObject) -> Iterator[Line]:
     for cause in result["causes"]:
         for name, value in cause["parameters"].items():
             yield [("bold", "Cause  "), ("bold red", f"{name} = {text.show(value['bad'])}  "),
-                   ("green", f"good: {text.show(value['good'])}")]  # fmt: skip
+                   ("green", f"good: {text.show(value['good'], name)}")]  # fmt: skip
     if failure is not None:
         at = f" at step {failure['step']}" if failure.get("step") else ""
         yield [("bold", "Failure  "), ("", f"{failure['message']}{at}")]
     found = result["recommendation"]
     if found is not None:
         label = "Use instead  " if found["verified"] else "Not verified  "
-        changed = ", ".join(f"{name}: {text.show(change['to'])}" for name, change in found["changes"].items())
+        changed = ", ".join(f"{name}: {text.show(change['to'], name)}" for name, change in found["changes"].items())
         yield [("bold", label), ("bold green", changed)]
     for note in result["notes"]:
         yield [("yellow", note)]

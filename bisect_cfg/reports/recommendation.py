@@ -298,4 +298,4 @@ def as_claim(claim: Claim) -> JsonObject:
 
 def in_words(changes: Changes) -> str:
     """``learning_rate: 1.7e-05, beta: 0.01``."""
-    return ", ".join(f"{name}: {show(change['to'])}" for name, change in changes.items())
+    return ", ".join(f"{name}: {show(change['to'], name)}" for name, change in changes.items())

@@ -262,7 +262,7 @@ def asked(row: JsonObject, levels: Levels) -> str:
     )
     if moved or Purpose.read(row["purpose"])[0] is Purpose.RECOMMEND:
         yours = {name: bad for name, (_, bad) in levels.items()}
-        changed = [f"{n}: {text.show(v)}" for n, v in values.items() if n not in yours or not equal(v, yours[n])]
+        changed = [f"{n}: {text.show(v, n)}" for n, v in values.items() if n not in yours or not equal(v, yours[n])]
         return ", ".join(changed) or "your configuration"
     if not values or not levels:  # it ended before its settings were known, or nothing was isolated
         return "the good configuration" if row["purpose"] == Purpose.GOOD_BASELINE else "your configuration"

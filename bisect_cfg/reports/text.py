@@ -55,10 +55,10 @@ VERBS = {
 """What runs do that end in a failure of these kinds."""
 
 
-def show(value: Value) -> str:
-    """A value as the user would write it: 5e-06, True, cosine."""
+def show(value: Value, name: str = "") -> str:
+    """A value as the user would write it: 5e-06, True, cosine; of a variable (by its name) that is not set, that."""
     if value is None:
-        return "default"
+        return "not set" if name.startswith("env.") else "default"
     if isinstance(value, float):
         return f"{value:g}"
     return clean(_without_tags(value) if isinstance(value, dict) else value)

@@ -115,8 +115,10 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(
     folder.mkdir(parents=True, exist_ok=True)
     metrics = rows(*kinds)
     seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0, message=str(died or ""))
-    traces = SimpleNamespace(metrics=SimpleNamespace(rows=metrics), as_metrics=Metrics(metrics), event=NOTHING, all=NONE,
-                             events=SimpleNamespace(rows=[], path=folder / "events.jsonl"), begun=None)  # fmt: skip
+    traces = SimpleNamespace(
+        metrics=SimpleNamespace(rows=metrics), as_metrics=Metrics(metrics), event=NOTHING, all=NONE, begun=None,
+        events=SimpleNamespace(rows=[], path=folder / "events.jsonl"),
+    )  # fmt: skip
     run = Run(seen, traces, folder, 12, "cold")
     (folder / METRICS_FILE).write_text("".join(json.dumps(row) + "\n" for row in metrics))
     runner = Trials(SimpleNamespace(folder=folder.parents[1]))
