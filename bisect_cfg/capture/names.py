@@ -234,8 +234,8 @@ def parse_assignment(given: Assignment, option: str, read: Callable[[str], Value
             )
         name = name.strip().removeprefix("args.")
         _refuse_secret(name, text, option)
-        if name.startswith(VARIABLE):
-            return name, text
+        if name.startswith(VARIABLE):  # its value is text, whatever it looks like
+            return name, None if text.strip().lower() == "none" else text
         if name.startswith(PACKAGE):  # a version is text: 2.10 is not 2.1
             return named(name), checked_level(name, text)
         try:

@@ -468,7 +468,7 @@ def _other_factors(capture: Capture, moved: Row, pins: Row, launcher: str, relau
             if not equal(good, bad):
                 factors.append(Setting(full, full, kind, good, bad, good if kind in OWN else reset))
     factors += _launch_factors(capture, moved, pins, launcher, relaunched)
-    for name in (name for name in moved if name.startswith(VARIABLE)):
+    for name in (name for name in moved if name.startswith(VARIABLE) and name not in pins):
         good, bad = variable_levels(name, moved[name])
         if good != bad and not any(factor.name == name for factor in factors):
             factors.append(Setting(name, name, "env", good, bad, good))

@@ -302,3 +302,10 @@ def test_from_python(tmp_path, monkeypatch):
     for wrong in ({}, {"command": "sort x"}, {"target": "x", "command": ["y"]}):
         with pytest.raises(TypeError, match="takes a target"):
             bisect_cfg.bisect(**wrong)
+
+
+def test_a_variable_that_is_to_be_none_is_not_set(tool):
+    """On either side, and the advice says so; `none` is no text."""
+    tool.environment["A"] = "1"
+    said = tool("bisect", "--study", "s", "--good", "env.A=none", "--no-recommend", "--", "sh", "-c", 'test -z "$A"')
+    assert said.status == 0 and "unset A" in said.all, said.all

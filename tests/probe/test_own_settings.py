@@ -123,6 +123,17 @@ def test_a_variable_that_the_script_reads_is_found(tool, fails, cause):
     assert {row["start"] for row in result["trials"]} == {"cold", "config"}
 
 
+def test_a_variable_that_is_pinned_is_in_all_runs(tool):
+    script(
+        tool.folder,
+        VARIABLES.replace('os.environ["OF_THE_SCRIPT"]:', "True:")
+        + TRAINS.format("given.tricky and args.temperature < 1"),
+    )
+    tool.environment |= {"TRICKY": "1"}
+    found, result = causes(tool, "--pin", "env.TRICKY=1", "--good", "env.TRICKY=none")
+    assert found == [["temperature"]]
+
+
 def test_a_trial_by_hand_has_the_values_of_the_trial(tool):
     tool.environment |= {"TRICKY": "1"}
     script(tool.folder, VARIABLES + TRAINS.format(TRICKY))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bisect_cfg.configuration import UNSET
 from bisect_cfg.recommend.edits import Change, Edits, configures, find_edits
 
 
@@ -78,6 +79,7 @@ def test_what_is_not_the_value_is_left_alone(tmp_path, text):
         (Change("launch.mixed_precision", "bf16", "no"), "launch it with --mixed_precision no"),
         (Change("env.MODE", "fast", None), "unset MODE"),
         (Change("env.SAFE", None, "01"), "put SAFE=01 in front of the command"),
+        (Change("env.SAFE", "01", UNSET), "unset SAFE"),
         (Change("launch.distributed_type", "FSDP", "NO"), "launch it without --use_fsdp and --use_deepspeed"),
     ],
 )

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from bisect_cfg.capture.distributions import NOT_INSTALLED, PACKAGE
 from bisect_cfg.capture.launched import DEEPSPEED_FILE, LAUNCHER, PROCESSES, SHARDING, VARIABLE
-from bisect_cfg.configuration import Value
+from bisect_cfg.configuration import UNSET, Value
 from bisect_cfg.recommend.edits import _command_line, _yaml
 from bisect_cfg.recommend.edits._place import Change
 
@@ -97,7 +97,7 @@ def advice(change: Change) -> str:
     name, new = change.name.removeprefix(LAUNCH), change.new
     if change.name.startswith(VARIABLE):
         name = change.name.removeprefix(VARIABLE)
-        return f"unset {name}" if new is None else f"put {name}={new} in front of the command"
+        return f"unset {name}" if new is None or new is UNSET else f"put {name}={new} in front of the command"
     if change.name.startswith(PACKAGE):
         name, there = change.name.removeprefix(PACKAGE), str(new).removeprefix("@ ")
         if there.startswith("file://"):
