@@ -9,6 +9,7 @@ first, as in an environment that is activated.
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import os
@@ -28,6 +29,9 @@ PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
 _OWN_CHOICE = ("uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "pixi", "rye", "conda", "mamba", "micromamba", "tox",
                "docker", "podman", "apptainer", "singularity", "ssh", "ray")  # fmt: skip
 """Programs that choose the environment of what they start by themselves, whatever is first on PATH."""
+
+_MODULES = 500
+"""So many modules of a script's own are looked for."""
 
 _READ = 512
 """Characters of a program's beginning that are read: its first lines, with a path each."""
@@ -136,3 +140,25 @@ def _moved(word: str, here: str, there: Path) -> str:
 def _of_environment(folder: str) -> bool:
     """Whether a folder of programs is that of an environment."""
     return os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg"))
+
+
+def modules_of(script: Path) -> list[Path]:
+    """The modules in a Python script's folder that it imports, directly or through one another, as its text says."""
+    found: dict[Path, None] = {}
+    waiting = [script]
+    while waiting and len(found) < _MODULES:
+        try:
+            tree = ast.parse(waiting.pop().read_bytes())
+        except (OSError, ValueError, SyntaxError, RecursionError):
+            continue
+        for node in ast.walk(tree):
+            names = [one.name for one in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{name}" for name in names)]
+            for name in names:
+                parts = [script.parent.joinpath(*name.split(".")[:n]) for n in range(1, name.count(".") + 2)]
+                for path in (file for part in parts for file in (part.with_suffix(".py"), part / "__init__.py")):
+                    if path not in found and path != script and path.is_file():
+                        found[path] = None
+                        waiting.append(path)
+    return list(found)

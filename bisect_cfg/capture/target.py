@@ -27,7 +27,7 @@ from bisect_cfg.capture.distributions import (
 )
 from bisect_cfg.capture.launched import VARIABLE
 from bisect_cfg.capture.names import Assignment, left_out, naming_nothing, parse_assignment, read_config_file
-from bisect_cfg.capture.programs import moved, python_of
+from bisect_cfg.capture.programs import modules_of, moved, python_of
 from bisect_cfg.capture.template import (
     CONFIG,
     FLAGS,
@@ -159,7 +159,7 @@ class CommandTarget:
             "folder": os.getcwd(),
             "script_hash": hash_of(self.path),
             "good_file_hash": None,
-            "files": {name: hash_of(Path(name)) for name in self.argument_files()},
+            "files": {name: hash_of(Path(name)) for name in (*self.argument_files(), *self._modules())},
             **({"packages": digest(self.own)} if self.own else {}),
         }
 
@@ -167,6 +167,11 @@ class CommandTarget:
         """Files named in the command: scripts, data."""
         values = [word.partition("=")[2] or word for word in self.typed[1:]]
         return sorted({value for value in values if _is_file(value)})
+
+    def _modules(self) -> list[str]:
+        """What the Python scripts in the command import from beside them."""
+        scripts = (Path(name) for name in self.argument_files() if name.endswith(".py"))
+        return [str(module) for script in scripts for module in modules_of(script)]
 
     def complete(self, configuration: Configuration) -> dict[str, Value]:
         """All settings of a trial, the fixed ones included; what is not set is left out."""

@@ -29,14 +29,24 @@ from bisect_cfg.runner.site import Progress, Site
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.watch import watch
+from bisect_cfg.store.inputs import changed_files, refuse
+from bisect_cfg.store.state import State
 
 SILENCE_SECONDS = 600.0
 """Without --trial-timeout a trial may be silent for so long, or `HANG_TIMES` times as long as any run that passed;
 before one has passed, for as long as it likes: nothing is known of it."""
 
 
+CODE = (".py", ".sh", ".ipynb")
+"""Files of a command that no run of it writes. Whether another one is read or written nobody knows."""
+
+
 class CommandSite(Site):
-    """Runs trials of one command; see the module and `Site`."""
+    """Runs trials of one command; see the module and `Site`.
+
+    Attributes:
+        state: of the study, by which the command's code is compared around each run; None: it is not.
+    """
 
     def __init__(
         self,
@@ -49,6 +59,7 @@ class CommandSite(Site):
     ) -> None:
         super().__init__(folder, timeout, devices, on_progress, watched=False)
         self._target = target
+        self.state: State | None = None
         know_command(["", *target.typed])
 
     def run(self, plan: Plan) -> Run:
@@ -57,7 +68,9 @@ class CommandSite(Site):
         Raises:
             KeyboardInterrupt, CannotBuild: see `Site.run`.
             OSError: it cannot be started.
+            InputsChanged: its code is not what it was; this run does not count.
         """
+        self._check_code()
         environment = self._environment(plan)
         with self._device() as device:
             folder = self._new_folder(plan.name)
@@ -72,12 +85,18 @@ class CommandSite(Site):
                 progress=lambda traces: self._on_progress(plan.name, traces.metrics.rows, plan.steps),
                 interrupted=self._interrupted,
             )
+        self._check_code()
         printed = traces.metrics.rows
         with open(folder / METRICS_FILE, "w", opener=private) as stream:
             stream.writelines(json.dumps(row) + "\n" for row in printed)
         clean_folder(folder)
         self._write_ending(folder, ending, horizon=plan.steps, steps=len(printed), level=COLD, watched=False)
         return self.load(plan.name)
+
+    def _check_code(self) -> None:
+        changed = [] if self.state is None else changed_files(self._target, self.state)
+        if changed := [path for path in changed if path.endswith(CODE)]:
+            refuse(changed)
 
     def _environment(self, plan: Plan) -> Environment | None:
         environment = super()._environment(plan)

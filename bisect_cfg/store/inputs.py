@@ -228,7 +228,7 @@ class Inputs:
             files = files_of(self._script, self._state)
             changed = [path for path, was in files.items() if self._differs(path, was)] + self._other_versions()
         if changed:
-            _stop(changed)
+            refuse(changed)
 
     def after_run(self, opened: Sequence[Opened]) -> None:
         """Learn from a run that is over which modules and files beside the script it read, and which it wrote.
@@ -259,7 +259,7 @@ class Inputs:
             if first or later or news:
                 state.save(self._folder)
         if changed:
-            _stop(changed)
+            refuse(changed)
 
     def _untouched(self, read: Iterable[Opened]) -> Iterator[str]:
         """Files that a run has read and that nothing has touched since; what lies in the study is ours."""
@@ -300,7 +300,8 @@ class Inputs:
         return changed
 
 
-def _stop(changed: list[str]) -> NoReturn:
+def refuse(changed: list[str]) -> NoReturn:
+    """Say that inputs changed while the trials ran; see `InputsChanged`."""
     what = " and ".join(changed)
     raise InputsChanged(
         f"{what} changed while the trials ran: further trials would not be comparable.",

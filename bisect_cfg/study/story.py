@@ -89,6 +89,8 @@ def bisect(
         with _written(target, folder) as target, _trials_of(target, options, listener, folder) as trials:
             if isinstance(target, Script):
                 trials.site.inputs = Inputs(target, folder, state, sites_of(target.python))
+            else:
+                trials.site.state = state
             study = Study(target, options, listener, folder, state, store, trials, environment, wanted)
             try:
                 answer = _answer_of(study)

@@ -309,3 +309,22 @@ def test_a_variable_that_is_to_be_none_is_not_set(tool):
     tool.environment["A"] = "1"
     said = tool("bisect", "--study", "s", "--good", "env.A=none", "--no-recommend", "--", "sh", "-c", 'test -z "$A"')
     assert said.status == 0 and "unset A" in said.all, said.all
+
+
+def test_a_script_that_is_edited_while_its_command_is_bisected_stops_the_study(tool):
+    """... and so does a module beside it; as it was, the study goes on."""
+    (tool.folder / "helper.py").write_text("import deeper\n")
+    (tool.folder / "deeper.py").write_text("limit = 1\n")
+    (tool.folder / "render.py").write_text(
+        "import helper, os, sys\n"
+        "if len(os.listdir('s/trials')) == 3: open('deeper.py', 'a').write('x = 1\\n')\n"
+        "sys.exit('--workers 8 --fast' in ' '.join(sys.argv))\n"
+    )
+    sides = ["--good", "workers=1", "--good", "fast=false", "--good", "quality=low", "--flag-style", "argparse"]
+    command = ["bisect", "--study", "s", *sides, "--no-recommend", "--", sys.executable, "render.py"]
+    flags = ["--workers", "8", "--fast", "--quality", "high"]
+    said = tool(*command, *flags)
+    assert said.status != 0 and "deeper.py changed while the trials ran" in said.all, said.all
+    (tool.folder / "deeper.py").write_text("limit = 1\n")
+    said = tool(*command, *flags)
+    assert said.status == 0 and json.loads((tool.folder / "s/result.json").read_text())["complete"], said.all
