@@ -325,5 +325,9 @@ def _offer(found, defaults, types, user, put, kind="script"):
         )
     )
     for name, value in objects.wanted(kind, index).items():
-        if name in found:
-            put(name, defaults.get(name) if value == objects.DEFAULT else values.decode(value, found[name]))
+        if name not in found:
+            continue
+        if name in defaults and value == values.encode(defaults[name], name):
+            put(name, defaults[name])  # the very object: an enum, say, of which JSON has but the name
+        elif value != objects.DEFAULT:
+            put(name, values.decode(value, found[name]))

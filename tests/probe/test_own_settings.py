@@ -194,6 +194,18 @@ def test_a_field_of_an_own_dataclass_beside_the_training_config_is_found(real_to
     assert [sorted(one) for one in found] == [["script.mix", "temperature"]]
 
 
+def test_a_default_that_json_cannot_hold_is_the_parsers_own_object(tool):
+    script(tool.folder, """
+    import argparse, enum
+    Kind = enum.Enum("Kind", ["plain", "odd"])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kind", type=Kind.__getitem__, default=Kind.plain)
+    given = parser.parse_args()
+    given.lr = 1e-4 if isinstance(given.kind, Kind) else None
+    """ + TRAINS.format("given.kind is Kind.odd"))  # fmt: skip
+    assert causes(tool, "--", "--kind", "odd")[0] == [["script.kind"]]
+
+
 def test_a_number_that_one_field_has_is_handed_on_and_one_that_several_have_is_not(tmp_path):
     from bisect_cfg.probe.protocol import ConfigBuilt
 
