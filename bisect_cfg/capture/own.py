@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from bisect_cfg.capture.captured import OWN, Built, Capture, has_tag, set_by_user
+from bisect_cfg.capture.captured import OWN, Built, Capture, fields_of, has_tag, set_by_user
 from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import parameter
 from bisect_cfg.probe.protocol import NAMESPACE, Encoded, ForkPoint
@@ -82,8 +82,11 @@ def _library_objects(capture: Capture) -> Iterator[Built]:
 def _is_handed_on(name: str, value: Encoded, built: Built) -> bool:
     """Whether a field of a configuration object holds a setting of the script's own: the very value, one of the same
     name, or a number that no other field has that the user set."""
-    last = name.rpartition(".")[2]
+    before, _, last = name.rpartition(".")
     if name in built.handed.values() or (last in built.raw and equal(built.raw[last], value)):
+        return True
+    within = fields_of(built.raw.get(before.rpartition(".")[2])) or {}
+    if last in within and equal(within[last], value):
         return True
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) < 2:
         return False
