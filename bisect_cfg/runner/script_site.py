@@ -198,10 +198,11 @@ class ScriptSite(Site):
         )
 
     def _variables(self, plan: Plan) -> dict[str, Encoded]:
-        """The environment variables that a run is started with. Those that the script itself was seen to read are put
-        in by the probe when it does."""
-        read = self._read_by_script()
-        return {name: value for name, value in inside(VARIABLE, plan.overrides or {}).items() if name not in read}
+        """The environment variables for which a run must start cold: a library may have read them by the time of a
+        fork. Not those that the script was seen to read and nobody has named: a fork gets them when it reads them."""
+        read, named = self._read_by_script(), self.starts.capture.named if self.starts.capture is not None else ()
+        variables = inside(VARIABLE, plan.overrides or {})
+        return {name: value for name, value in variables.items() if name not in read or VARIABLE + name in named}
 
     def _read_by_script(self) -> list[str]:
         """The environment variables that the script was seen to read and that may vary."""
@@ -289,7 +290,7 @@ class ScriptSite(Site):
             The environment for either.
         """
         folder, orders = attempt.folder, attempt.orders
-        variables = self._variables(attempt.plan)
+        variables = inside(VARIABLE, attempt.plan.overrides or {})
         gone = [name for name, value in variables.items() if value is None]
         given = {name: value for name, value in variables.items() if value is not None}
         own = {name: value for name, value in os.environ.items() if name not in gone}
@@ -300,7 +301,7 @@ class ScriptSite(Site):
         write_json(folder / "orders-by-hand.json", to_json(Cold(restore, again)))
         shown = {name: value for name, value in self.script.variables.items() if not is_masked(name, value)}
         env = {name: value for name, value in orders.env.items() if value is not None}
-        shown |= {name: os.environ[name] for name in self._read_by_script() if name in os.environ}
+        shown |= {name: own[name] for name in self._read_by_script() if name in own}
         shown |= {**given, **more, **{name: environment[name] for name in restore}, **env}
         shown["BISECT_CFG_PROBE"] = str(folder / "orders-by-hand.json")
         words = " ".join(f"{name}={shlex.quote(value)}" for name, value in shown.items())

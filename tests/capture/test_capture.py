@@ -151,7 +151,8 @@ def test_same_factors(warm, tmp_path, style):
     assert factors(settings) == EXPECTED
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "sft").exists()
-    assert set(settings.not_varied) <= {"output_dir", "report_to", "use_cpu", "model.model_name_or_path"}
+    of_the_place = {"output_dir", "report_to", "use_cpu", "model.model_name_or_path", "script.dataset_name"}
+    assert set(settings.not_varied) <= of_the_place
     # Every factor can be set: all at good, the run gets what the defaults resolve to.
     good = warm.capture(path, *argv, settings=settings.without(["bf16", "max_completion_length"]),
                         configuration=settings.good)  # fmt: skip
