@@ -47,6 +47,10 @@ BEAT_SECONDS = 20.0
 SILENCE_SECONDS = 120.0
 """A writer on another machine that has not been heard of for so long is dead (six missed beats)."""
 
+SETTLING_SECONDS = 0.1
+"""Between saying that this store is the writer and looking whether another one has said so since: longer than another
+process takes from finding no writer to saying that it is one."""
+
 SAME_START_SECONDS = 5.0
 """Process numbers are used again, so the start time of a process counts; it moves a little when the clock is set."""
 
@@ -302,13 +306,16 @@ class Store:
                 heart.join()
                 _living.discard(self._name)
                 with suppress(Exception):  # where it cannot be written, others see that this process has ended
-                    self.study.set_user_attr(WRITER, None)
+                    if (self.study.user_attrs.get(WRITER) or {}).get("store") == self._name:
+                        self.study.set_user_attr(WRITER, None)
 
     def _hold(self) -> None:
         holder = self.study.user_attrs.get(WRITER)
         if not holder or not _lives(holder):
             _living.add(self._name)
             self._tell()
+            if not isinstance(self.storage, optuna.storages.InMemoryStorage):
+                time.sleep(SETTLING_SECONDS)
             holder = self.study.user_attrs.get(WRITER)  # two may have come at once; the one that wrote last has it
         if holder["store"] != self._name:
             _living.discard(self._name)
@@ -333,19 +340,19 @@ def _this_process() -> JsonObject:
 
 
 def _lives(holder: JsonObject) -> bool:
-    """Whether a study's writer does; of one on another machine its beats tell."""
+    """Whether a study's writer does; of one on another machine its beats tell. One of another form is none of ours."""
     import psutil
 
     here = _this_process()
-    if holder["host"] != here["host"]:
-        return time.time() - holder["beat"] < SILENCE_SECONDS
-    if holder["pid"] == here["pid"] and abs(holder["started"] - here["started"]) < SAME_START_SECONDS:
-        return holder["store"] in _living
     try:
+        if holder["host"] != here["host"]:
+            return time.time() - holder["beat"] < SILENCE_SECONDS
+        if holder["pid"] == here["pid"] and abs(holder["started"] - here["started"]) < SAME_START_SECONDS:
+            return holder["store"] in _living
         process = psutil.Process(holder["pid"])
         same = abs(holder["started"] - process.create_time()) < SAME_START_SECONDS
         return same and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, KeyError, TypeError, ValueError):
         return False
 
 

@@ -210,3 +210,29 @@ def test_optuna_asks_what_the_tool_asks() -> None:
     assert values == {**GOOD, **{name: BAD[name] for name in subset}}
     asked = ours.study.sampler.state().question
     assert {name for index, name in enumerate(BAD) if asked.subset >> index & 1} == subset
+
+
+def test_of_two_that_find_no_writer_at_once_one_holds_the_study(storage, monkeypatch) -> None:
+    """The second one has looked before the first one wrote, and writes after it."""
+    first, second = opened(storage), opened(storage)
+    told: list[str] = []
+
+    def late(seconds: float) -> None:
+        if not told:
+            told.append("")
+            second.study.set_user_attr("writer", {**first.study.user_attrs["writer"], "store": second._name})
+
+    monkeypatch.setattr("bisect_cfg.store.store.time.sleep", late)
+    if isinstance(first.storage, optuna.storages.InMemoryStorage):
+        pytest.skip("shared by no other process")
+    with pytest.raises(StudyHeld), first.alive():
+        pass
+    assert first.study.user_attrs["writer"]["store"] == second._name, "and it takes the other one's word from nobody"
+
+
+@pytest.mark.parametrize("writer", [{}, {"host": 1}, {"host": "x", "beat": "now"}, "somebody"])
+def test_a_writer_of_another_form_is_none(storage, writer) -> None:
+    store = opened(storage)
+    store.study.set_user_attr("writer", writer)
+    with store.alive():
+        assert store.count() == 0
