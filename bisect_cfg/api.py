@@ -13,11 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bisect_cfg import interrupts
-from bisect_cfg.capture.command import is_launcher
-from bisect_cfg.capture.names import parse_assignment
-from bisect_cfg.capture.programs import runs_code
-from bisect_cfg.capture.script import Script, find_script, interpreter
-from bisect_cfg.capture.target import CommandTarget, find_target, is_any_command
 from bisect_cfg.checks import PATHS, check_choices, check_nul, checked, comparable, encoded, from_python
 from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.configuration import Status, Value
@@ -31,6 +26,11 @@ from bisect_cfg.store.invocation import read_command, write_command, written_her
 from bisect_cfg.store.state import STATE_FILE
 from bisect_cfg.study.options import OF_COMMANDS, Options
 from bisect_cfg.study.story import bisect as tell_story
+from bisect_cfg.targets.command import is_launcher
+from bisect_cfg.targets.names import parse_assignment
+from bisect_cfg.targets.programs import runs_code
+from bisect_cfg.targets.script import Script, find_script, interpreter
+from bisect_cfg.targets.target import CommandTarget, find_target, is_any_command
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.asked import Wanted

@@ -9,13 +9,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_origin, get_type_hints
 
-from bisect_cfg.capture.distributions import PACKAGE, installed_by, read_packages
-from bisect_cfg.capture.fields import known_names, mentioned
-from bisect_cfg.capture.launched import DEEPSPEED_FILE, TYPES, VARIABLE
-from bisect_cfg.capture.names import check_name, finite_number, parse_pins, read_good
-from bisect_cfg.capture.script import Script
-from bisect_cfg.capture.target import FORMATS, CommandTarget
-from bisect_cfg.capture.template import presets, styles
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Value, check_value
 from bisect_cfg.errors import InputError, flag_of
@@ -25,6 +18,13 @@ from bisect_cfg.runner.starts import MORE_THAN_ANYONE_WAITS, STARTS
 from bisect_cfg.runner.verdict import Failure
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.told_in_log import steps_reached
+from bisect_cfg.targets.distributions import PACKAGE, installed_by, read_packages
+from bisect_cfg.targets.fields import known_names, mentioned
+from bisect_cfg.targets.launched import DEEPSPEED_FILE, TYPES, VARIABLE
+from bisect_cfg.targets.names import check_name, finite_number, parse_pins, read_good
+from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.target import FORMATS, CommandTarget
+from bisect_cfg.targets.template import presets, styles
 
 NUMBERS: Mapping[str, tuple[float, float, bool]] = {
     "trial_timeout": (0.1, MORE_THAN_ANYONE_WAITS, False),

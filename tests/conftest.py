@@ -15,8 +15,6 @@ import toys
 from hypothesis import settings
 from tools import ForkedTool, Tool
 
-from bisect_cfg.capture.captured import Capture, read_capture
-from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.probe.protocol import TrialOrders
 from bisect_cfg.runner.fork_server import ForkServer
 from bisect_cfg.runner.hang import Patience
@@ -26,6 +24,8 @@ from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.training import Training
 from bisect_cfg.runner.watch import watch
+from bisect_cfg.targets.captured import Capture, read_capture
+from bisect_cfg.targets.settings import Settings, build_settings
 
 # A shell without job control starts background commands with SIGINT ignored, and so would be all that we start:
 # the tests of Ctrl-C would wait for nothing.

@@ -40,7 +40,7 @@ FLOORS = (
     {"configuration", "errors", "jsonfile", "cells", "crash", "interrupts", "probe", "parameters", "common"},
     {"search"},
     {"store"},
-    {"capture", "explain"},
+    {"targets", "explain"},
     {"runner"},
     {"recommend", "doctor"},
     {"reports", "engines"},

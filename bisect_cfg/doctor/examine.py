@@ -21,9 +21,6 @@ from pathlib import Path
 
 import msgspec
 
-from bisect_cfg.capture.captured import read_capture
-from bisect_cfg.capture.names import outdated_in
-from bisect_cfg.capture.script import find_script
 from bisect_cfg.cells import SUFFIX
 from bisect_cfg.common.failures.signals import signal_name
 from bisect_cfg.common.fingerprint import fingerprint, loaded_cublas, with_loaded_cublas
@@ -42,6 +39,9 @@ from bisect_cfg.runner.supervisor import Run, Supervisor
 from bisect_cfg.runner.traces import Traces, tail_of_log
 from bisect_cfg.runner.training import check_watched
 from bisect_cfg.runner.watch import LAST_SECONDS, POLL_SECONDS
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.names import outdated_in
+from bisect_cfg.targets.script import find_script
 
 SCHEMA = 1
 """Version of what --json prints."""

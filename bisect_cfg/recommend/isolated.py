@@ -11,8 +11,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from bisect_cfg.capture.captured import fields_of
-from bisect_cfg.capture.settings import DEFAULT, build_item
 from bisect_cfg.common.failures import drift
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value, equal
 from bisect_cfg.parameters import canonical, parameter
@@ -28,6 +26,8 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import INVALID, Ended, Verdict
 from bisect_cfg.store.causes import Cause, Report
+from bisect_cfg.targets.captured import fields_of
+from bisect_cfg.targets.settings import DEFAULT, build_item
 
 VERIFY_FACTOR = 4
 VERIFY_LEAST = 30

@@ -10,10 +10,6 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from bisect_cfg.capture.captured import read_capture
-from bisect_cfg.capture.distributions import PACKAGE
-from bisect_cfg.capture.script import Script
-from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.cells import corrected
 from bisect_cfg.common.failures.health import ODDITIES, Symptom
 from bisect_cfg.common.types import Fingerprint
@@ -39,6 +35,10 @@ from bisect_cfg.runner.environments import Environments, size_of
 from bisect_cfg.runner.ranks import ranks_of
 from bisect_cfg.runner.runs import Run, purpose_again
 from bisect_cfg.store.causes import Cause, Report, TrialRow, wilson
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.distributions import PACKAGE
+from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.target import CommandTarget
 
 SCHEMA = 1
 """Version of result.json; raised when a key changes its meaning or goes away."""

@@ -7,15 +7,15 @@ import shlex
 from collections.abc import Collection
 from dataclasses import replace
 
-from bisect_cfg.capture.script import by_hand
-from bisect_cfg.capture.target import CommandTarget
-from bisect_cfg.capture.template import CONFIG, FOLDER, Typed
 from bisect_cfg.configuration import UNSET, Configuration, configuration_of
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.edits._launch import OUTSIDE, advice, place
 from bisect_cfg.recommend.edits._place import Change
 from bisect_cfg.reports.text import show
+from bisect_cfg.targets.script import by_hand
+from bisect_cfg.targets.target import CommandTarget
+from bisect_cfg.targets.template import CONFIG, FOLDER, Typed
 
 
 def changed_command(target: CommandTarget, safe: Configuration) -> JsonObject:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
-from bisect_cfg.capture.settings import Settings
-from bisect_cfg.capture.target import Sides
 from bisect_cfg.common.failures.health import Row
 from bisect_cfg.configuration import UNSET, Outcome, Purpose, Value
 from bisect_cfg.errors import InputError
@@ -27,6 +25,8 @@ from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_values import described
 from bisect_cfg.runner.runs import Run
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.target import Sides
 
 STEP_SECONDS = 1.0
 """Of one trial at most one step is told in so many seconds: a reader wants to see that it goes on."""

@@ -20,8 +20,6 @@ from rich.segment import Segment
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from bisect_cfg.capture.settings import Settings
-from bisect_cfg.capture.target import Sides
 from bisect_cfg.common.failures.health import Row
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask
@@ -34,6 +32,8 @@ from bisect_cfg.reports.live import View
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.shared import shared
 from bisect_cfg.reports.text import duration, show
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.target import Sides
 
 COLUMNS = 100
 """Letters in a line: about what a notebook's page has room for."""

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from bisect_cfg.capture.settings import Settings
-from bisect_cfg.capture.target import Sides
 from bisect_cfg.common.failures.health import Row
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.jsonfile import JsonObject
@@ -17,6 +15,8 @@ from bisect_cfg.recommend.order import Left
 from bisect_cfg.reports.events import BisectionEvent, Progress
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.runner.runs import Run
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.target import Sides
 
 
 class Listener:

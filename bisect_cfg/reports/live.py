@@ -14,8 +14,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from bisect_cfg.capture.settings import Settings
-from bisect_cfg.capture.target import Sides
 from bisect_cfg.common.failures.health import Row
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.jsonfile import JsonObject
@@ -33,6 +31,8 @@ from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, run_line
 from bisect_cfg.reports.terminal import print_answer
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.store.interface import TrialRequest
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.target import Sides
 
 OUTCOMES = {
     Outcome.PASS: ("passes", "green"),

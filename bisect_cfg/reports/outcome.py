@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bisect_cfg.capture.script import Script
-from bisect_cfg.capture.settings import Settings
-from bisect_cfg.capture.target import CommandTarget, Sides
 from bisect_cfg.configuration import Status, Value
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.explain.match import Match
@@ -21,6 +18,9 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.where import Place
 from bisect_cfg.store.causes import Report
+from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.target import CommandTarget, Sides
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bisect_cfg.capture.target import telling_word
 from bisect_cfg.configuration import Status, Value
 from bisect_cfg.jsonfile import JsonObject, write_text
 from bisect_cfg.reports import figures, text
@@ -29,6 +28,7 @@ from bisect_cfg.reports.recorded import Levels, Recorded, asked, level, read, ru
 from bisect_cfg.reports.said import Line
 from bisect_cfg.reports.shared import shared
 from bisect_cfg.store.invocation import lines_of
+from bisect_cfg.targets.target import telling_word
 
 if TYPE_CHECKING:
     import jinja2

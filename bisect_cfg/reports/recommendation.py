@@ -7,9 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bisect_cfg.capture.distributions import PACKAGE
-from bisect_cfg.capture.settings import Settings
-from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.configuration import UNSET, Configuration, configuration_of, equal
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import NAMESPACE, Assigned, Opened
@@ -23,6 +20,9 @@ from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_config import TITLE, YAML, safe_yaml
 from bisect_cfg.reports.text import show
 from bisect_cfg.store.causes import Cause, Claim
+from bisect_cfg.targets.distributions import PACKAGE
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.target import CommandTarget
 
 Changes = Mapping[str, JsonObject]
 """Setting -> "from" and "to", as in result.json."""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import yaml
 
-from bisect_cfg.capture.captured import fields_of, has_tag
-from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.probe.secrets import mask, scrub
 from bisect_cfg.recommend.edits import Change, Edits, own_yaml
+from bisect_cfg.targets.captured import fields_of, has_tag
+from bisect_cfg.targets.settings import Settings
 
 LOADED_BY_TRAINER = "args"
 """The kind of setting that safe_config.yaml can hold: what TrlParser reads into the training config."""

@@ -11,9 +11,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from bisect_cfg.capture.distributions import PACKAGE
-from bisect_cfg.capture.settings import Settings
-from bisect_cfg.capture.target import Sides
 from bisect_cfg.common.failures.health import SILENT_KINDS
 from bisect_cfg.configuration import Value, equal
 from bisect_cfg.jsonfile import JsonObject
@@ -25,6 +22,9 @@ from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Hanging
 from bisect_cfg.reports.recommendation import UNTRIED, in_words
+from bisect_cfg.targets.distributions import PACKAGE
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.target import Sides
 
 OTHERS_SHOWN = 4
 """So many other remedies are printed; result.json has them all."""

@@ -8,9 +8,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from bisect_cfg.capture.launched import PROCESSES
-from bisect_cfg.capture.settings import Settings
-from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.configuration import Status, configuration_of
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.reports import answer as answers
@@ -24,6 +21,9 @@ from bisect_cfg.runner.environments import CACHE
 from bisect_cfg.runner.starts import STARTS
 from bisect_cfg.store.causes import Cause
 from bisect_cfg.store.folder import STUDIES
+from bisect_cfg.targets.launched import PROCESSES
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.target import CommandTarget
 
 
 def told(answer: Answer, result: JsonObject) -> list[Line]:

@@ -25,10 +25,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from bisect_cfg.capture.captured import Capture
-from bisect_cfg.capture.command import accelerate_launch
-from bisect_cfg.capture.launched import ACCELERATE, shares_out
-from bisect_cfg.capture.script import Script
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder, write_json
 from bisect_cfg.probe import protocol
@@ -38,6 +34,10 @@ from bisect_cfg.runner.hang import PHASE_SECONDS
 from bisect_cfg.runner.ranks import FirstLaunch, free_port
 from bisect_cfg.runner.starts import COLD, IMPORTS, STARTS
 from bisect_cfg.runner.supervisor import Run, Supervisor
+from bisect_cfg.targets.captured import Capture
+from bisect_cfg.targets.command import accelerate_launch
+from bisect_cfg.targets.launched import ACCELERATE, shares_out
+from bisect_cfg.targets.script import Script
 
 Answer = TypeVar("Answer", bound=Message)
 

@@ -13,20 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bisect_cfg.capture.distributions import PACKAGE
-from bisect_cfg.capture.launched import (
-    DEEPSPEED_FILE,
-    DEEPSPEED_FILE_VARIABLE,
-    LAUNCHER,
-    PYTHON,
-    VARIABLE,
-    variables_of,
-    with_leaves,
-    without_launcher,
-)
-from bisect_cfg.capture.own import reasons
-from bisect_cfg.capture.script import Script, by_hand, is_masked
-from bisect_cfg.capture.settings import processes_in
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_json
@@ -53,6 +39,20 @@ from bisect_cfg.runner.training import Training
 from bisect_cfg.runner.validity_cache import ConfigChecks
 from bisect_cfg.runner.watch import Ending, watch
 from bisect_cfg.store.inputs import Inputs
+from bisect_cfg.targets.distributions import PACKAGE
+from bisect_cfg.targets.launched import (
+    DEEPSPEED_FILE,
+    DEEPSPEED_FILE_VARIABLE,
+    LAUNCHER,
+    PYTHON,
+    VARIABLE,
+    variables_of,
+    with_leaves,
+    without_launcher,
+)
+from bisect_cfg.targets.own import reasons
+from bisect_cfg.targets.script import Script, by_hand, is_masked
+from bisect_cfg.targets.settings import processes_in
 
 LOST_TIMES = 2
 """A run whose fork server went away, or does not come up, says nothing; it is repeated so many times, and then started

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from bisect_cfg.capture.captured import Capture
     from bisect_cfg.probe.protocol import ForkPoint
+    from bisect_cfg.targets.captured import Capture
 
 MORE_THAN_ANYONE_WAITS = 1e9
 """Thirty years in seconds: longer times overflow the system's clocks, and mean no limit anyway."""
@@ -30,7 +30,7 @@ class StartPoint(NamedTuple):
 
 
 def _first_that_may_change(capture: Capture) -> ForkPoint:
-    from bisect_cfg.capture.own import fork_point  # not for the command line alone, which reads the table
+    from bisect_cfg.targets.own import fork_point  # not for the command line alone, which reads the table
 
     return fork_point(capture)
 

@@ -11,9 +11,6 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from bisect_cfg.capture.distributions import PACKAGE, Mixtures, line_of
-from bisect_cfg.capture.settings import Settings
-from bisect_cfg.capture.target import Sides
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Configuration, Outcome, equal
 from bisect_cfg.probe.protocol import Origin
@@ -26,6 +23,9 @@ from bisect_cfg.runner.site import inside
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Observation, Standard, judge
 from bisect_cfg.store.interface import TrialRequest, TrialResult
+from bisect_cfg.targets.distributions import PACKAGE, Mixtures, line_of
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.target import Sides
 
 HORIZON_FACTOR = 2
 HORIZON_MARGIN = 4

@@ -10,7 +10,6 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bisect_cfg.capture.names import nearest
 from bisect_cfg.configuration import (
     UNSET,
     Configuration,
@@ -26,6 +25,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.text import show
+from bisect_cfg.targets.names import nearest
 
 REASON = "asked by hand"
 

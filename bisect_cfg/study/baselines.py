@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from bisect_cfg.capture.captured import read_capture
-from bisect_cfg.capture.launched import PROCESSES, SHARDED, SHARDING
 from bisect_cfg.configuration import Configuration, Factor, Outcome, Purpose, Value
 from bisect_cfg.parameters import every, parameter
 from bisect_cfg.parameters.odds import names_it
@@ -22,6 +20,8 @@ from bisect_cfg.runner.starts import COLD, STARTS
 from bisect_cfg.runner.verdict import INVALID
 from bisect_cfg.store.causes import Report
 from bisect_cfg.study.study import Study
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.launched import PROCESSES, SHARDED, SHARDING
 
 WARM_TRIES = 2
 """How often the bad configuration may pass at a warm start before that start is given up: a failure can be random, but

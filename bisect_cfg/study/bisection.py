@@ -19,7 +19,6 @@ import optuna
 from optuna.trial import FrozenTrial
 from threadpoolctl import ThreadpoolController
 
-from bisect_cfg.capture.target import Sides
 from bisect_cfg.configuration import (
     RECORDED,
     UNSET,
@@ -63,6 +62,7 @@ from bisect_cfg.study.arguments import check, is_runner
 from bisect_cfg.study.ask import REASON, asked_run, check_valid
 from bisect_cfg.study.conclude import cause_of, report_of
 from bisect_cfg.study.loop import Action, Limits, run_loop
+from bisect_cfg.targets.target import Sides
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.asked import Wanted

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import functools
 
-from bisect_cfg.capture.distributions import PACKAGE
-from bisect_cfg.capture.script import Script
-from bisect_cfg.capture.target import CommandTarget, find_target
 from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.errors import InputError
 from bisect_cfg.runner.plan import Plan, StopRule
@@ -23,6 +20,9 @@ from bisect_cfg.study.environments import both_environments, not_rebuilt
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.reproduce import FIRST, FIRST_STEPS, LINES_SHOWN, study_failure
 from bisect_cfg.study.study import Study
+from bisect_cfg.targets.distributions import PACKAGE
+from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.target import CommandTarget, find_target
 
 REBUILT = "bad-rebuilt"
 REBUILT_TRIES = 3

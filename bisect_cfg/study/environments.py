@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bisect_cfg.capture.distributions import EDITABLE, PACKAGE, Installed, Mixtures, installed_by
-from bisect_cfg.capture.settings import Settings
-from bisect_cfg.capture.target import Sides
 from bisect_cfg.errors import InputError
 from bisect_cfg.explain.knowledge import Entry
 from bisect_cfg.recommend.alternatives import Alternative
@@ -19,6 +16,9 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.site import inside
 from bisect_cfg.runner.trials import Packages
 from bisect_cfg.study.study import Study
+from bisect_cfg.targets.distributions import EDITABLE, PACKAGE, Installed, Mixtures, installed_by
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.target import Sides
 
 INSTALLERS = ("uv", "pip", "poetry", "pdm")
 """Those that get packages from an index; conda and Debian write another name, or none."""

@@ -5,9 +5,16 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from bisect_cfg.capture.captured import Capture, read_capture
-from bisect_cfg.capture.distributions import PACKAGE
-from bisect_cfg.capture.launched import (
+from bisect_cfg.configuration import Status
+from bisect_cfg.probe.protocol import RankBegin
+from bisect_cfg.runner.fork_server import FirstRun
+from bisect_cfg.runner.ranks import FirstLaunch, launched_in
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.study.environments import both_environments
+from bisect_cfg.study.study import Study
+from bisect_cfg.targets.captured import Capture, read_capture
+from bisect_cfg.targets.distributions import PACKAGE
+from bisect_cfg.targets.launched import (
     ACCELERATE,
     LAUNCHER,
     PROCESSES,
@@ -16,16 +23,9 @@ from bisect_cfg.capture.launched import (
     launcher_levels,
     unheard,
 )
-from bisect_cfg.capture.names import check_name
-from bisect_cfg.capture.settings import build_settings
-from bisect_cfg.capture.template import own_flags, text_of
-from bisect_cfg.configuration import Status
-from bisect_cfg.probe.protocol import RankBegin
-from bisect_cfg.runner.fork_server import FirstRun
-from bisect_cfg.runner.ranks import FirstLaunch, launched_in
-from bisect_cfg.runner.runs import Run
-from bisect_cfg.study.environments import both_environments
-from bisect_cfg.study.study import Study
+from bisect_cfg.targets.names import check_name
+from bisect_cfg.targets.settings import build_settings
+from bisect_cfg.targets.template import own_flags, text_of
 
 
 def find_factors(study: Study) -> Status | None:

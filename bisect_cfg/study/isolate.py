@@ -5,8 +5,6 @@ from __future__ import annotations
 import linecache
 from collections.abc import Mapping
 
-from bisect_cfg.capture.names import convert
-from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Status
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
@@ -20,6 +18,8 @@ from bisect_cfg.store.store import StudyMismatch
 from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.known import known_failure
 from bisect_cfg.study.study import Study
+from bisect_cfg.targets.names import convert
+from bisect_cfg.targets.settings import Settings
 
 FRAMES_READ = 3
 """So many of the innermost frames of a traceback have their lines read for names of settings."""

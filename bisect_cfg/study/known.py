@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from bisect_cfg.capture.settings import Settings
 from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.explain.match import Match
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import unprinted
 from bisect_cfg.store.causes import Cause
+from bisect_cfg.targets.settings import Settings
 
 
 def known_failure(

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from bisect_cfg.capture.names import Assignment, as_given
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import flag_of
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.remedy import MARGIN
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO
 from bisect_cfg.store.inputs import hash_of
+from bisect_cfg.targets.names import Assignment, as_given
 
 OF_COMMANDS = ("bad", "preset", "flag_style", "config_format")
 """Options of commands of any kind; one of them says that the target is one."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.configuration import Outcome, Status
 from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.jsonfile import JsonObject
@@ -30,6 +29,7 @@ from bisect_cfg.store.store import Void
 from bisect_cfg.study.environments import cures_of
 from bisect_cfg.study.loop import Action, run_loop
 from bisect_cfg.study.study import Study
+from bisect_cfg.targets.target import CommandTarget
 
 
 @dataclass(eq=False)

@@ -6,10 +6,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from bisect_cfg.capture.accelerate_file import meant_by
-from bisect_cfg.capture.captured import read_capture
-from bisect_cfg.capture.command import OURS, started_by
-from bisect_cfg.capture.names import outdated_in
 from bisect_cfg.cells import code_cells, with_cells
 from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.errors import InputError, NeverConfigured
@@ -27,6 +23,10 @@ from bisect_cfg.study.factors import say_what_is_not_in_force
 from bisect_cfg.study.origin import LEAD, begin_as_it_did, check_loaded, own_checkpoints
 from bisect_cfg.study.study import Study
 from bisect_cfg.study.told_in_log import told_in
+from bisect_cfg.targets.accelerate_file import meant_by
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.command import OURS, started_by
+from bisect_cfg.targets.names import outdated_in
 
 FIRST, BY_DATA = "first", "first, with the data alone"
 """The questions of the first run, and of one that looks whether the data of the failing step alone does it."""

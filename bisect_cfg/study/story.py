@@ -13,10 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from bisect_cfg.capture.distributions import PACKAGE, read_packages
-from bisect_cfg.capture.names import parse_pins, read_good
-from bisect_cfg.capture.script import Script, sites_of
-from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.configuration import Status
@@ -45,6 +41,10 @@ from bisect_cfg.study.prove import prove
 from bisect_cfg.study.recommend import recommend
 from bisect_cfg.study.reproduce import reproduce
 from bisect_cfg.study.study import Phase, Study
+from bisect_cfg.targets.distributions import PACKAGE, read_packages
+from bisect_cfg.targets.names import parse_pins, read_good
+from bisect_cfg.targets.script import Script, sites_of
+from bisect_cfg.targets.target import CommandTarget
 
 OF_SCRIPTS: tuple[Phase, ...] = (
     reproduce, find_factors, find_baselines, isolate, prove, find_rows, locate, recommend,

@@ -9,10 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.capture.distributions import Installed, installed_by
-from bisect_cfg.capture.script import Script
-from bisect_cfg.capture.settings import Settings
-from bisect_cfg.capture.target import CommandTarget, Sides
 from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.configuration import Outcome, Purpose, Status, Value
 from bisect_cfg.reports.asked import Wanted
@@ -31,6 +27,10 @@ from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.loop import Limits, Spent
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.told_in_log import steps_reached
+from bisect_cfg.targets.distributions import Installed, installed_by
+from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.target import CommandTarget, Sides
 
 SEVERAL = frozenset({Purpose.WARM_START, Purpose.BAD_AGAIN})
 """Purposes of which a study has several runs, so that reports say which one it was."""

@@ -25,10 +25,6 @@ from types import SimpleNamespace
 import yaml
 
 from bisect_cfg.api import _found as found_target
-from bisect_cfg.capture.captured import read_capture
-from bisect_cfg.capture.names import parse_pins, read_good
-from bisect_cfg.capture.script import find_script
-from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.configuration import Purpose
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import strict
@@ -43,6 +39,10 @@ from bisect_cfg.study.factors import find_factors
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.reproduce import FIRST_PATIENCE
 from bisect_cfg.study.study import Study
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.names import parse_pins, read_good
+from bisect_cfg.targets.script import find_script
+from bisect_cfg.targets.target import CommandTarget
 
 REPO = Path(__file__).parent.parent.parent
 SCRIPTS = REPO / "golden" / "data" / "scripts"

@@ -22,8 +22,6 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from bisect_cfg.capture.script import Script, find_script
-from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Purpose
 from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.events import TrialFinished
@@ -36,6 +34,8 @@ from bisect_cfg.runner.starts import STARTS
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.story import bisect
+from bisect_cfg.targets.script import Script, find_script
+from bisect_cfg.targets.settings import Settings
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "search_cost"))

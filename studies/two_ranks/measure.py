@@ -18,9 +18,6 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from bisect_cfg.capture.captured import read_capture
-from bisect_cfg.capture.script import find_script
-from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.probe.protocol import TrainBegin
 from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.plan import Plan
@@ -28,6 +25,9 @@ from bisect_cfg.runner.ranks import launched_in, ranks_of
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.trials import Trials
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.script import find_script
+from bisect_cfg.targets.settings import build_settings
 
 HERE = Path(__file__).parent
 COMMAND = ("accelerate", ["launch", "--multi_gpu", "--num_processes", "2", str(HERE / "train.py")])

@@ -18,8 +18,6 @@ from peft import LoraConfig
 from trl import DPOConfig, GRPOConfig, ModelConfig, SFTConfig
 
 from bisect_cfg import parameters
-from bisect_cfg.capture.names import check_name, parse_pins
-from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.doctor.findings import check
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import address, canonical, every, parameter, spelled, successors, table
@@ -28,6 +26,8 @@ from bisect_cfg.probe import quiet
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
 from bisect_cfg.recommend.proposals import weight
 from bisect_cfg.recommend.search_range import search_range_of
+from bisect_cfg.targets.names import check_name, parse_pins
+from bisect_cfg.targets.settings import build_settings
 
 GROUPS = yaml.safe_load(parameters.FILE.read_text())["groups"]
 ROWS = [pytest.param(row, id=row["name"][0]) for row in table().rows]
@@ -181,7 +181,7 @@ def test_a_new_option_is_one_row(add: Callable[[str], None], capture_of: Callabl
 @pytest.fixture
 def capture_of() -> Callable[..., object]:
     """The factors of a training config that exists only here."""
-    from bisect_cfg.capture.captured import Built, Capture
+    from bisect_cfg.targets.captured import Built, Capture
 
     def made(defaults: dict, raw: dict) -> object:
         built = Built("args", 0, "GRPOConfig", "trl", raw, defaults, dict.fromkeys(defaults, ""), {**defaults, **raw})

@@ -11,15 +11,15 @@ import pytest
 import toys
 from tools import slow
 
-from bisect_cfg.capture.captured import read_capture
-from bisect_cfg.capture.script import Script
-from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.probe.protocol import LOGGING
 from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.hang import Patience, Pulse
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.trials import Trials
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.settings import build_settings
 
 SCRIPT = f"""
     import sys, toy, torch

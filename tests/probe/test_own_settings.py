@@ -9,8 +9,8 @@ import pytest
 import toys
 from toys import script
 
-from bisect_cfg.capture.captured import read_capture
-from bisect_cfg.capture.own import HANDED_ON, reasons
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.own import HANDED_ON, reasons
 
 ARGPARSE = """
     import argparse

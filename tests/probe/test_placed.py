@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import toys
 
-from bisect_cfg.capture.notebook import as_script
 from bisect_cfg.cells import code_cells
 from bisect_cfg.probe import placed
 from bisect_cfg.probe.protocol import InstrumentOrders, Placed, PlacedModel, Raised, Weights
+from bisect_cfg.targets.notebook import as_script
 
 
 @pytest.mark.training

@@ -6,9 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.capture.captured import Built, Capture
-from bisect_cfg.capture.script import Script
-from bisect_cfg.capture.settings import Setting, Settings
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.probe.protocol import Event, TrainBegin
@@ -17,6 +14,9 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Ended, Observation
 from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Report, TrialRow
+from bisect_cfg.targets.captured import Built, Capture
+from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.settings import Setting, Settings
 
 DEFAULTS = {"bf16": False, "learning_rate": 1e-6, "beta": 0.0}
 RAW = {"bf16": True, "learning_rate": 1e-3, "beta": 0.0}

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from bisect_cfg.capture.captured import Built
-from bisect_cfg.capture.script import Script
 from bisect_cfg.probe.protocol import Opened
 from bisect_cfg.reports.answer import _safe_config
 from bisect_cfg.reports.recommendation import configured_by, edits_of
 from bisect_cfg.runner.traces import Traces
+from bisect_cfg.targets.captured import Built
+from bisect_cfg.targets.script import Script
 
 RECIPE = """\
 # Model

@@ -8,12 +8,12 @@ import io
 import pytest
 from rich.console import Console
 
-from bisect_cfg.capture.settings import Setting
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.probe.protocol import Origin, Placed, PlacedModel, TrainBegin, Weights
 from bisect_cfg.reports.answer import as_result
 from bisect_cfg.reports.terminal import print_answer
 from bisect_cfg.store.causes import Cause, Claim, Evidence
+from bisect_cfg.targets.settings import Setting
 from tests.reports import made
 
 

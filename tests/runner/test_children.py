@@ -17,8 +17,6 @@ from pathlib import Path
 import pytest
 from tools import slow
 
-from bisect_cfg.capture.captured import read_capture
-from bisect_cfg.capture.script import Script
 from bisect_cfg.probe.protocol import Opened
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.plan import Plan
@@ -27,6 +25,8 @@ from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.store.inputs import Inputs
 from bisect_cfg.store.state import State
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.script import Script
 
 SCRIPT = """
     import concurrent.futures, multiprocessing, os, signal, subprocess, sys, time

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tools import wheel
 
-from bisect_cfg.capture.distributions import installed_by
 from bisect_cfg.errors import InputError
 from bisect_cfg.runner.environments import COMPLETE, CannotBuild, Environments, prune, size_of
+from bisect_cfg.targets.distributions import installed_by
 
 pytestmark = pytest.mark.training
 

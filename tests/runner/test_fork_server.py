@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.capture.captured import read_capture
-from bisect_cfg.capture.script import Script
-from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.probe.protocol import BuildRequest
@@ -26,6 +23,9 @@ from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.store.interface import TrialRequest, TrialResult
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.settings import build_settings
 
 PLAIN = """
     import os, sys, time

@@ -18,7 +18,6 @@ import pytest
 from tools import slow
 from toys import script
 
-from bisect_cfg.capture.launched import given_to_each
 from bisect_cfg.probe import world
 from bisect_cfg.probe.protocol import (
     NON_FINITE,
@@ -36,6 +35,7 @@ from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.ranks import FirstLaunch, Ranks, free_port
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.watch import Ending
+from bisect_cfg.targets.launched import given_to_each
 
 TORCHRUN = """\
 #!{python}

@@ -17,9 +17,6 @@ import psutil
 import pytest
 from tools import slow
 
-from bisect_cfg.capture.captured import read_capture
-from bisect_cfg.capture.script import Script
-from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.probe.protocol import TrainEnd
 from bisect_cfg.runner.fork_server import FirstRun
@@ -29,6 +26,9 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import Failure, Standard
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.settings import build_settings
 
 SCRIPT = """
     import atexit, multiprocessing, os, signal, subprocess, sys, threading, time

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from bisect_cfg.capture.distributions import NOT_INSTALLED, PACKAGE
-from bisect_cfg.capture.launched import DEEPSPEED_FILE, LAUNCHER, PROCESSES, SHARDING, VARIABLE
 from bisect_cfg.configuration import UNSET, Value
 from bisect_cfg.recommend.edits import _command_line, _yaml
 from bisect_cfg.recommend.edits._place import Change
+from bisect_cfg.targets.distributions import NOT_INSTALLED, PACKAGE
+from bisect_cfg.targets.launched import DEEPSPEED_FILE, LAUNCHER, PROCESSES, SHARDING, VARIABLE
 
 LAUNCH = "launch."
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bisect_cfg.capture.programs import said_by
-from bisect_cfg.capture.script import Script
+from bisect_cfg.targets.programs import said_by
+from bisect_cfg.targets.script import Script
 
 SECONDS = 20.0
 """To start an interpreter and parse some fifty small files; half a second as a rule. Then it is simply not known."""

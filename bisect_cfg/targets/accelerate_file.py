@@ -14,7 +14,9 @@ from pathlib import Path
 
 import yaml
 
-from bisect_cfg.capture.launched import (
+from bisect_cfg.configuration import Value
+from bisect_cfg.errors import InputError
+from bisect_cfg.targets.launched import (
     COMPILER,
     DEEPSPEED_FILE,
     PRECISION,
@@ -24,8 +26,6 @@ from bisect_cfg.capture.launched import (
     SHARDING,
     leaves,
 )
-from bisect_cfg.configuration import Value
-from bisect_cfg.errors import InputError
 
 MARKS = ("distributed_type", "compute_environment")
 """A file that has one of these is accelerate's, and no list of settings."""

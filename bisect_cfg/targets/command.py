@@ -21,10 +21,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bisect_cfg.capture.accelerate_file import launch_settings, processes_in, read_accelerate_file, read_deepspeed_file
-from bisect_cfg.capture.programs import PYTHON, named_by, said_by
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
+from bisect_cfg.targets.accelerate_file import launch_settings, processes_in, read_accelerate_file, read_deepspeed_file
+from bisect_cfg.targets.programs import PYTHON, named_by, said_by
 
 LAUNCHERS = ("accelerate", "accelerate-launch", "torchrun", "deepspeed", "trl", "uv")
 """Programs that start a training; besides, anything that is called ``python``."""

@@ -22,11 +22,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bisect_cfg.capture.names import number_of
 from bisect_cfg.configuration import UNSET, Configuration, Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import parameter
 from bisect_cfg.probe.secrets import is_secret_name
+from bisect_cfg.targets.names import number_of
 
 CONFIG, FLAGS, FOLDER = "config", "flags", "folder"
 """Words that stand for something else than a setting."""

@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bisect_cfg.capture.command import OURS, Launch, find_command, is_launcher, lacking, started_by
-from bisect_cfg.capture.mistyped import check_program
-from bisect_cfg.capture.notebook import Notebook, as_script, read_notebook
-from bisect_cfg.capture.programs import said_by
 from bisect_cfg.cells import SUFFIX, script_of
 from bisect_cfg.common.fingerprint import PATIENCE
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_text
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments, scrub
 from bisect_cfg.store.inputs import hash_of
+from bisect_cfg.targets.command import OURS, Launch, find_command, is_launcher, lacking, started_by
+from bisect_cfg.targets.mistyped import check_program
+from bisect_cfg.targets.notebook import Notebook, as_script, read_notebook
+from bisect_cfg.targets.programs import said_by
 
 SHOWN = 5
 """So many scripts are named where the one that was asked for is not there."""

@@ -17,7 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from bisect_cfg.capture.captured import (
+from bisect_cfg.configuration import Configuration, Value, equal
+from bisect_cfg.errors import InputError
+from bisect_cfg.parameters import canonical, every, parameter
+from bisect_cfg.parameters.comparing import plain as as_written
+from bisect_cfg.probe.protocol import NAMESPACE, BuildAnswer, BuildRequest, Encoded, Targets
+from bisect_cfg.probe.secrets import is_secret_name
+from bisect_cfg.targets.captured import (
     OWN,
     Built,
     Capture,
@@ -28,8 +34,8 @@ from bisect_cfg.capture.captured import (
     set_by_user,
     takes_dict,
 )
-from bisect_cfg.capture.distributions import PACKAGE, Installed, checked_level, named, shown_levels
-from bisect_cfg.capture.launched import (
+from bisect_cfg.targets.distributions import PACKAGE, Installed, checked_level, named, shown_levels
+from bisect_cfg.targets.launched import (
     ACCELERATE,
     DEEPSPEED_FILE,
     LAUNCHER,
@@ -42,14 +48,8 @@ from bisect_cfg.capture.launched import (
     plain_value,
     variable_levels,
 )
-from bisect_cfg.capture.names import check_name, convert, left_out, naming_nothing
-from bisect_cfg.capture.own import HANDED_ON, MASKED, SECRET, reasons
-from bisect_cfg.configuration import Configuration, Value, equal
-from bisect_cfg.errors import InputError
-from bisect_cfg.parameters import canonical, every, parameter
-from bisect_cfg.parameters.comparing import plain as as_written
-from bisect_cfg.probe.protocol import NAMESPACE, BuildAnswer, BuildRequest, Encoded, Targets
-from bisect_cfg.probe.secrets import is_secret_name
+from bisect_cfg.targets.names import check_name, convert, left_out, naming_nothing
+from bisect_cfg.targets.own import HANDED_ON, MASKED, SECRET, reasons
 
 DEFAULT = {"$default": True}
 """The override that resets a setting to the library's default (understood by the probe)."""

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bisect_cfg.capture.distributions import (
+from bisect_cfg.errors import InputError
+from bisect_cfg.targets.distributions import (
     Distribution,
     Installed,
     Mixtures,
@@ -20,7 +21,6 @@ from bisect_cfg.capture.distributions import (
     read_packages,
     shown_levels,
 )
-from bisect_cfg.errors import InputError
 
 MARKERS = {"python_version": "3.11", "sys_platform": "linux", "platform_machine": "x86_64"}
 

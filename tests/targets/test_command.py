@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.capture.command import accelerate_launch, find_command, is_launcher, take_apart
-from bisect_cfg.capture.script import find_script
 from bisect_cfg.errors import InputError
+from bisect_cfg.targets.command import accelerate_launch, find_command, is_launcher, take_apart
+from bisect_cfg.targets.script import find_script
 
 UV_VALUES = ("--with", "--extra", "-p")
 

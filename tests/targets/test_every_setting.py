@@ -18,12 +18,12 @@ import toys
 import yaml
 from tools import slow
 
-from bisect_cfg.capture.captured import fields_of, read_capture
-from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import parameter
 from bisect_cfg.probe.protocol import ConfigResolved, Event
 from bisect_cfg.reports.safe_config import safe_yaml
+from bisect_cfg.targets.captured import fields_of, read_capture
+from bisect_cfg.targets.settings import Settings, build_settings
 
 VALUES: dict[str, str | tuple[str, str]] = {
     "output_dir": '"elsewhere"',

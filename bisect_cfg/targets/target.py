@@ -1,7 +1,7 @@
 """A command of any kind as the target of a study: what it runs, its two sides, and where their values go.
 
 The sides come from files (YAML, JSON, TOML, nested or flat) and single values after ``--good`` and ``--bad``, and the
-bad one also from the command itself (see `bisect_cfg.capture.template`). Where the bad side is a file and the good one
+bad one also from the command itself (see `bisect_cfg.targets.template`). Where the bad side is a file and the good one
 single values, these are changes to the bad one.
 """
 
@@ -16,8 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bisect_cfg.capture.command import is_launcher
-from bisect_cfg.capture.distributions import (
+from bisect_cfg.configuration import RECORDED, UNSET, Configuration, Factor, Value, difference, equal
+from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import digest
+from bisect_cfg.probe.secrets import hides, mask_arguments
+from bisect_cfg.store.inputs import hash_of
+from bisect_cfg.targets.command import is_launcher
+from bisect_cfg.targets.distributions import (
     PACKAGE,
     checked_level,
     installed_by,
@@ -25,10 +30,10 @@ from bisect_cfg.capture.distributions import (
     read_packages,
     shown_levels,
 )
-from bisect_cfg.capture.launched import VARIABLE
-from bisect_cfg.capture.names import Assignment, left_out, naming_nothing, parse_assignment, read_config_file
-from bisect_cfg.capture.programs import modules_of, moved, python_of
-from bisect_cfg.capture.template import (
+from bisect_cfg.targets.launched import VARIABLE
+from bisect_cfg.targets.names import Assignment, left_out, naming_nothing, parse_assignment, read_config_file
+from bisect_cfg.targets.programs import modules_of, moved, python_of
+from bisect_cfg.targets.template import (
     CONFIG,
     FLAGS,
     FOLDER,
@@ -42,11 +47,6 @@ from bisect_cfg.capture.template import (
     text_of,
     typed_in,
 )
-from bisect_cfg.configuration import RECORDED, UNSET, Configuration, Factor, Value, difference, equal
-from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import digest
-from bisect_cfg.probe.secrets import hides, mask_arguments
-from bisect_cfg.store.inputs import hash_of
 
 FORMATS = ("yaml", "json", "toml")
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bisect_cfg.capture.captured import Built, Capture
-from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
+from bisect_cfg.targets.captured import Built, Capture
+from bisect_cfg.targets.settings import Settings, build_settings
 
 NAMES = ("learning_rate", "bf16", "beta", "num_generations", "temperature", "warmup_steps", "weight_decay", "top_p")
 DEFAULTS = dict.fromkeys(NAMES, 0)

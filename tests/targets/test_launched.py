@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bisect_cfg.capture.captured import Built, Capture, read_capture
-from bisect_cfg.capture.launched import (
+from bisect_cfg.errors import InputError
+from bisect_cfg.probe.protocol import BuildAnswer, ConfigBuilt, ConfigResolved, RankBegin
+from bisect_cfg.targets.captured import Built, Capture, read_capture
+from bisect_cfg.targets.launched import (
     AUTO,
     DEEPSPEED_FILE,
     SECTIONS,
@@ -32,9 +34,7 @@ from bisect_cfg.capture.launched import (
     with_leaves,
     without_launcher,
 )
-from bisect_cfg.capture.settings import Settings, build_settings, processes_in
-from bisect_cfg.errors import InputError
-from bisect_cfg.probe.protocol import BuildAnswer, ConfigBuilt, ConfigResolved, RankBegin
+from bisect_cfg.targets.settings import Settings, build_settings, processes_in
 
 ASKED = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_DYNAMO_BACKEND": "NO", "ACCELERATE_USE_FSDP": "true"}
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bisect_cfg.capture.captured import Capture, read_capture, set_by_user
-from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.probe.protocol import (
     Assigned,
     BuildAnswer,
@@ -17,6 +15,8 @@ from bisect_cfg.probe.protocol import (
     TrainBegin,
     TrainerBuilt,
 )
+from bisect_cfg.targets.captured import Capture, read_capture, set_by_user
+from bisect_cfg.targets.settings import build_settings
 
 DEFAULTS = {"learning_rate": 1e-6, "model_init_kwargs": None, "trust_remote_code": False, "debug": "", "tokens": "no"}
 TYPES = {"learning_rate": "float", "model_init_kwargs": "dict | str | None", "trust_remote_code": "bool",

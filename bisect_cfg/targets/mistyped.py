@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bisect_cfg.capture.command import ANY_COMMAND, LAUNCHERS, OURS, is_launcher, not_a_launcher, started_by
 from bisect_cfg.errors import InputError
+from bisect_cfg.targets.command import ANY_COMMAND, LAUNCHERS, OURS, is_launcher, not_a_launcher, started_by
 
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _AND_THEN = re.compile(r"\s*(?:&&|;|\n)\s*")

@@ -12,9 +12,9 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.capture.target import find_target, is_any_command
-from bisect_cfg.capture.template import own_flags, presets, read_value, styles
 from bisect_cfg.errors import InputError
+from bisect_cfg.targets.target import find_target, is_any_command
+from bisect_cfg.targets.template import own_flags, presets, read_value, styles
 
 ARGUMENTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20).filter(
     lambda text: text.strip().lower() not in ("nan", "+nan", "-nan")  # a value that no run could have

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import yaml
 
-from bisect_cfg.capture.accelerate_file import MARKS, launch_settings, read_accelerate_file
-from bisect_cfg.capture.distributions import PACKAGE, checked_level, named
-from bisect_cfg.capture.launched import VARIABLE
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import parameter, successors
 from bisect_cfg.probe.secrets import hides, mask
+from bisect_cfg.targets.accelerate_file import MARKS, launch_settings, read_accelerate_file
+from bisect_cfg.targets.distributions import PACKAGE, checked_level, named
+from bisect_cfg.targets.launched import VARIABLE
 
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.?(inf|infinity|nan)", re.IGNORECASE)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.capture.accelerate_file import launch_settings, meant_by, read_accelerate_file
-from bisect_cfg.capture.command import find_command
-from bisect_cfg.capture.names import read_good
 from bisect_cfg.errors import InputError
+from bisect_cfg.targets.accelerate_file import launch_settings, meant_by, read_accelerate_file
+from bisect_cfg.targets.command import find_command
+from bisect_cfg.targets.names import read_good
 
 FSDP = """\
 compute_environment: LOCAL_MACHINE

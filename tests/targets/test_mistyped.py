@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
-from bisect_cfg.capture.names import parse_assignment
-from bisect_cfg.capture.script import find_script
 from bisect_cfg.errors import InputError
+from bisect_cfg.targets.names import parse_assignment
+from bisect_cfg.targets.script import find_script
 
 SCRIPT = """\
 #!/bin/bash

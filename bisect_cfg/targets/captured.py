@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bisect_cfg.capture.launched import DEEPSPEED_FILE_VARIABLE, SHARDING, Asked, asked_in_file, asked_of
 from bisect_cfg.configuration import equal
 from bisect_cfg.probe.protocol import (
     Assigned,
@@ -26,6 +25,7 @@ from bisect_cfg.probe.protocol import (
     TrainBegin,
     TrainerBuilt,
 )
+from bisect_cfg.targets.launched import DEEPSPEED_FILE_VARIABLE, SHARDING, Asked, asked_in_file, asked_of
 
 Row = dict[str, Encoded]
 """Field, or full name, -> encoded value."""
