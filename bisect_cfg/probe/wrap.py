@@ -1,0 +1,62 @@
+"""Functions of others with ours around them, and whose code a line of a stack is."""
+
+from .held import functools, os
+
+# Packages whose settings are under study: an object that they build themselves is theirs, not the user's ...
+LIBRARIES = ("trl", "transformers", "peft", "accelerate")
+# ... except where a parser of theirs builds it on the user's behalf.
+PARSERS = ("transformers.hf_argparser", "trl.scripts.utils", "trl.scripts._utils", "trl.scripts._hf_argparser")
+
+PROBE, GENERATED, PARSER, LIBRARY, INSTALLED, USER = "probe", "generated", "parser", "library", "installed", "user"
+"""Owners of code: this probe, nobody (the ``__init__`` that `dataclasses` writes), a parser of a library, a library,
+another package or the standard library, the user."""
+
+_STANDARD = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+
+
+def around(owner, name, call):
+    """Replace ``owner.name`` by a function that answers with ``call(original, *arguments, **keywords)``.
+
+    For a method, `self` or `cls` is the first of the arguments. What is no attribute of `owner` itself is left alone.
+
+    Args:
+        owner: a module or a class.
+        name: of a function, a method, a class method or a static method in it.
+        call: what answers.
+    """
+    found = vars(owner).get(name)
+    if found is None:
+        return
+    kind = type(found) if isinstance(found, (classmethod, staticmethod)) else None
+    original = found.__func__ if kind else found
+
+    @functools.wraps(original)
+    def wrapped(*arguments, **keywords):
+        return call(original, *arguments, **keywords)
+
+    setattr(owner, name, kind(wrapped) if kind else wrapped)
+
+
+def is_library(module):
+    """Whether a module, by its name, is of one of `LIBRARIES`."""
+    return module.split(".")[0] in LIBRARIES
+
+
+def owner_of(frame):
+    """Whose code a frame runs: one of the owners above."""
+    module, path = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
+    if module.startswith("_bisect_cfg_probe"):
+        return PROBE
+    if path.startswith("<"):
+        return GENERATED
+    if is_library(module):
+        return PARSER if module in PARSERS else LIBRARY
+    return INSTALLED if path.startswith(_STANDARD) or any(part in path for part in _INSTALLED) else USER
+
+
+def outward(frame, *passed_over):
+    """The innermost frame, from this one outward, whose owner is none of these; None if there is none."""
+    while frame is not None and owner_of(frame) in passed_over:
+        frame = frame.f_back
+    return frame
