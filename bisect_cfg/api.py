@@ -18,7 +18,7 @@ from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.configuration import Status, Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
+from bisect_cfg.probe.redact import HIDDEN, mask_arguments
 from bisect_cfg.reports.answer import add_trial, write_answer
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.redact import scrub
 
 SUFFIX = ".ipynb"
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.redact import scrub
 
 USAGE = 2
 """Exit status for what the user or the machine has to change."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.probe.secrets import mask
+from bisect_cfg.probe.redact import mask
 
 JsonObject = dict[str, Any]
 """What JSON calls an object, as it is read and written."""

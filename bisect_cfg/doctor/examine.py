@@ -33,7 +33,7 @@ from bisect_cfg.jsonfile import JsonObject, strict, write_json
 from bisect_cfg.parameters.comparing import plain
 from bisect_cfg.probe import machine, packages, protocol
 from bisect_cfg.probe.protocol import Arrived, ConfigInvalid, Raised, Stopped
-from bisect_cfg.probe.secrets import mask_arguments
+from bisect_cfg.probe.redact import mask_arguments
 from bisect_cfg.runner.fork_server import probe_environment
 from bisect_cfg.runner.supervisor import Run, Supervisor
 from bisect_cfg.runner.traces import Traces, tail_of_log

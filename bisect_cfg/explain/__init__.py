@@ -30,7 +30,7 @@ from bisect_cfg.explain.explanation import (
 )
 from bisect_cfg.explain.reader import Unreadable, read
 from bisect_cfg.explain.text import as_json, render
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.redact import scrub
 
 __all__ = [
     "KNOWN", "NO_FAILURE", "UNKNOWN", "UNREADABLE", "Explanation", "explain", "explain_command", "explain_readings",

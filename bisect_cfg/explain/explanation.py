@@ -18,7 +18,7 @@ from bisect_cfg.explain.hang import only_ended
 from bisect_cfg.explain.knowledge import Clue, Entry, load
 from bisect_cfg.explain.match import Line, Match, examine, matches
 from bisect_cfg.explain.reader import Reading, Source, read_source
-from bisect_cfg.probe.secrets import mask_arguments, scrub
+from bisect_cfg.probe.redact import mask_arguments, scrub
 
 KNOWN, UNKNOWN, UNREADABLE, NO_FAILURE = 0, 1, 2, 3
 """Exit statuses."""

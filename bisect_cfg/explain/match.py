@@ -23,7 +23,7 @@ from bisect_cfg.explain import hang, metric_facts
 from bisect_cfg.explain.events import NATIVE, RAISED, Event, cause_of, worked_after
 from bisect_cfg.explain.knowledge import Case, Clue, Entry
 from bisect_cfg.explain.reader import Reading
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.redact import scrub
 
 GENERAL, SPECIFIC, PER_GROUP, PER_CONDITION, PER_CASE = 4, 10, 3, 2, 2
 """What an entry is worth: a specific one beats a general one, one that asks for more beats one that asks for less."""

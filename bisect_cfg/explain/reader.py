@@ -32,7 +32,7 @@ from bisect_cfg.common.types import Json
 from bisect_cfg.explain.events import Event, find_events
 from bisect_cfg.explain.metric_facts import Rows
 from bisect_cfg.explain.not_a_log import kind_of
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.redact import scrub
 
 LARGEST_JSON = 1 << 26
 """Bytes of a JSON file that is read whole; a trainer's state of a hundred thousand rows has 40 MB."""

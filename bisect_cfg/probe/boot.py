@@ -14,7 +14,7 @@ from . import (
     protocol,
     quiet,
     record,
-    secrets,
+    redact,
     serve,
     watch,
     world,
@@ -31,7 +31,7 @@ _READ_LATER = ("WANDB_", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES")
 def start(path):
     """Read the orders at `path` (see `protocol`) and prepare this process."""
     orders = _orders(path)
-    secrets.know_command(getattr(sys, "argv", ()))
+    redact.know_command(getattr(sys, "argv", ()))
     lineage.answer()
     if isinstance(orders, protocol.Inspect):
         lineage.hand_down(path)
@@ -104,7 +104,7 @@ def join():
     Only when it builds a training config it counts as part of the run, and only when it trains the trial is about it.
     Most do neither: workers of data loaders, compilers, engines.
     """
-    secrets.know_command(getattr(sys, "argv", ()))
+    redact.know_command(getattr(sys, "argv", ()))
     lineage.answer()
     folder = lineage.state.folder
     try:

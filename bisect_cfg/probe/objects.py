@@ -26,7 +26,7 @@ kind           built by                                    names
 import contextlib
 import sys
 
-from . import protocol, quiet, record, secrets, values
+from . import protocol, quiet, record, redact, values
 from .held import _getframe, dataclasses, functools, os, re
 from .imports import when_imported
 
@@ -373,7 +373,7 @@ def _on_object(thing, kind, resolve):
     try:
         resolve()
     except BaseException as error:
-        record.event(protocol.ConfigInvalid(type(error).__name__, secrets.scrub(str(error)), kind, index))
+        record.event(protocol.ConfigInvalid(type(error).__name__, redact.scrub(str(error)), kind, index))
         raise
     state.objects.append((kind, index, thing))  # also keeps the object, and so its id, for as long as we run
     found = {name: values.encode(getattr(thing, name, None), name) for name in names}

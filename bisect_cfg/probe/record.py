@@ -9,7 +9,7 @@ begins to train (`claim`). The others, forked or started anew, write into files 
 their process id.
 """
 
-from . import lineage, protocol, secrets
+from . import lineage, protocol, redact
 from .held import json, open, os, time
 
 _state = {"folder": None, "trial": None, "start": time.time(), "process": None, "first": None}
@@ -82,8 +82,8 @@ def _append(name, row):
         name = _own(name)
         os.makedirs(os.path.join(_state["folder"], "children"), 0o700, exist_ok=True)
     line = json.dumps(row)
-    if secrets.holds_known(line):
-        line = json.dumps(secrets.scrub_texts(row))
+    if redact.holds_known(line):
+        line = json.dumps(redact.scrub_texts(row))
     _write(name, (line + "\n").encode())
 
 

@@ -20,7 +20,7 @@ from . import (
     protocol,
     quiet,
     record,
-    secrets,
+    redact,
     values,
     watch,
     world,
@@ -344,7 +344,7 @@ def build(item):
                 thing.__post_init__()
         _check_groups(thing, item.world_size, sys.modules.get("trl.trainer.grpo_trainer"))
     except Exception as error:
-        return protocol.BuildAnswer(error=secrets.scrub(f"{type(error).__name__}: {error}"), reads=sorted(reads))
+        return protocol.BuildAnswer(error=redact.scrub(f"{type(error).__name__}: {error}"), reads=sorted(reads))
     looked_at = sorted(reads & set(defaults))  # by the library: from here on we look ourselves
     found = {name: values.encode(getattr(thing, name, None), name) for name in defaults}
     return protocol.BuildAnswer(found, reads=looked_at)

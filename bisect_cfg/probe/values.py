@@ -3,13 +3,13 @@
 A configuration crosses the process border as JSON. Most settings are plain values; a few kinds need a tag
 (``{"$dtype": "float16"}``), and what has no faithful form (a function, a model) is described but cannot be set
 from outside (``{"$opaque": "..."}``): such a setting can be left as the script has it or reset to its default.
-A secret (see `secrets`) leaves the process as ``{"$secret": "***"}``; where such a value is to be set, the one that the
+A secret (see `redact`) leaves the process as ``{"$secret": "***"}``; where such a value is to be set, the one that the
 script itself passed is taken.
 """
 
 import enum
 
-from . import secrets
+from . import redact
 from .held import hashlib, json, math, re
 
 # Longer descriptions of opaque objects help nobody and fill the study.
@@ -18,11 +18,11 @@ _OPAQUE_LENGTH = 200
 
 def encode(value, name=""):
     """Return the JSON form of `value`; `name` is that of the setting, which may be a secret."""
-    if secrets.hides(name, value):
-        secrets.know(value)
-        return {"$secret": secrets.HIDDEN}
+    if redact.hides(name, value):
+        redact.know(value)
+        return {"$secret": redact.HIDDEN}
     if isinstance(value, str):
-        shown = secrets.scrub_value(value)
+        shown = redact.scrub_value(value)
         return value if shown == value else {"$secret": shown}
     if value is None or isinstance(value, bool):
         return value
@@ -47,7 +47,7 @@ def encode(value, name=""):
             return {"$object": kind.__name__, "fields": encode(value.to_dict())}
         except Exception:
             pass
-    return {"$opaque": _described(f"{kind.__module__}.{kind.__qualname__}: {secrets.scrub(repr(value))}")}
+    return {"$opaque": _described(f"{kind.__module__}.{kind.__qualname__}: {redact.scrub(repr(value))}")}
 
 
 def _described(text):

@@ -24,8 +24,8 @@ from . import (
     placed,
     protocol,
     record,
+    redact,
     saved,
-    secrets,
     values,
     world,
 )
@@ -119,7 +119,7 @@ def record_exception(error, trace, phase, final):
     record.event(
         protocol.Raised(
             type(error).__name__,
-            secrets.scrub(str(error)[:20000]),
+            redact.scrub(str(error)[:20000]),
             [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(trace)],
             module=type(error).__module__,
             phase=phase,

@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial
 
 from bisect_cfg.configuration import Outcome, Purpose, Value
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.probe.secrets import mask
+from bisect_cfg.probe.redact import mask
 from bisect_cfg.recommend.attempts import Attempt, Ran
 from bisect_cfg.store.causes import TrialRow
 from bisect_cfg.store.encoding import SAFE, plain, purpose_of, values_of

@@ -18,7 +18,7 @@ from bisect_cfg.doctor.placement import findings
 from bisect_cfg.explain.match import Match
 from bisect_cfg.jsonfile import JsonObject, strict, write_json, write_text
 from bisect_cfg.probe.protocol import Origin, Placed, Raised, to_json
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.redact import scrub
 from bisect_cfg.reports.command_answer import failing_command, safe_settings
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.recommendation import (

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from bisect_cfg.configuration import UNSET, Configuration, configuration_of
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.redact import scrub
 from bisect_cfg.recommend.edits._launch import OUTSIDE, advice, place
 from bisect_cfg.recommend.edits._place import Change
 from bisect_cfg.reports.text import show

@@ -9,7 +9,7 @@ from rich.control import Control
 from rich.segment import Segment
 from rich.text import Text
 
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.redact import scrub
 from bisect_cfg.reports.text import clean
 
 NARROW = 60

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from bisect_cfg.configuration import Value
-from bisect_cfg.probe.secrets import mask
+from bisect_cfg.probe.redact import mask
 from bisect_cfg.reports.figures import ACCENT, FAIL, PASS, SUSPECTED
 from bisect_cfg.reports.recorded import Levels, Recorded
 from bisect_cfg.reports.shared import shared

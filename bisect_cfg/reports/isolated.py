@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bisect_cfg.configuration import Status, Value
-from bisect_cfg.probe.secrets import HIDDEN, hides
+from bisect_cfg.probe.redact import HIDDEN, hides
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Hanging
 from bisect_cfg.reports.safe_values import INDENT, print_lines

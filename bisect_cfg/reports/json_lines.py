@@ -13,7 +13,7 @@ from bisect_cfg.common.failures.health import Row
 from bisect_cfg.configuration import UNSET, Outcome, Purpose, Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, strict
-from bisect_cfg.probe.secrets import mask, scrub
+from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.recommend.order import Left

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from bisect_cfg.common.failures.health import Row
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.probe.secrets import mask
+from bisect_cfg.probe.redact import mask
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.console import Cleaned, Hanging, console

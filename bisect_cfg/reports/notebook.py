@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.probe.secrets import mask
+from bisect_cfg.probe.redact import mask
 from bisect_cfg.reports import figures
 from bisect_cfg.reports.answer import of_report
 from bisect_cfg.reports.asked import Asked, Wanted, asked_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from bisect_cfg.configuration import UNSET, Configuration, configuration_of, equal
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import NAMESPACE, Assigned, Opened
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.redact import scrub
 from bisect_cfg.recommend.edits import Change, Edit, Edits, configures, find_edits
 from bisect_cfg.recommend.published import published_for
 from bisect_cfg.recommend.remedy import Proposal, Remedy, RemedyStatus, SafeRange

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from bisect_cfg.configuration import Configuration, Value, equal
-from bisect_cfg.probe.secrets import mask, scrub
+from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.recommend.edits import Change, Edits, own_yaml
 from bisect_cfg.targets.captured import fields_of, has_tag
 from bisect_cfg.targets.settings import Settings

@@ -1,7 +1,7 @@
 """What is made to be shown to others: texts without home directories and user names.
 
 A study's folder keeps paths, since it is resumed by them; what is pasted into an issue or mailed has `~` and `user` in
-their place. Secrets are masked before anything is written down (`probe.secrets`).
+their place. Secrets are masked before anything is written down (`probe.redact`).
 """
 
 from __future__ import annotations

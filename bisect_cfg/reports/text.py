@@ -10,7 +10,7 @@ from bisect_cfg.cells import SUFFIX
 from bisect_cfg.common.failures.health import RULES
 from bisect_cfg.configuration import Value
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.redact import scrub
 
 if TYPE_CHECKING:
     from bisect_cfg.probe.protocol import Origin

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bisect_cfg.jsonfile import private, write_text
-from bisect_cfg.probe import secrets
+from bisect_cfg.probe import redact
 from bisect_cfg.probe.elsewhere import OUTPUT
 from bisect_cfg.probe.protocol import EVENTS_FILE, STACKS_FILE
 from bisect_cfg.runner.logs import shorten
@@ -28,7 +28,7 @@ def clean_folder(folder: Path) -> None:
     """
     shorten(folder / "log.txt")
     for name in ("log.txt", STACKS_FILE):
-        _rewrite(folder / name, secrets.scrub_log)
+        _rewrite(folder / name, redact.scrub_log)
     for path in (folder / EVENTS_FILE, *folder.glob("children/*.jsonl")):
         _rewrite(path, _scrub_rows)
     with contextlib.suppress(OSError):
@@ -38,14 +38,14 @@ def clean_folder(folder: Path) -> None:
 
 def _scrub_rows(text: str) -> str:
     """Lines of JSON without the secrets in their texts; they stay JSON."""
-    return "\n".join(_scrub_row(line) if secrets.holds_known(line) else line for line in text.split("\n"))
+    return "\n".join(_scrub_row(line) if redact.holds_known(line) else line for line in text.split("\n"))
 
 
 def _scrub_row(line: str) -> str:
     try:
-        return json.dumps(secrets.scrub_texts(json.loads(line)))
+        return json.dumps(redact.scrub_texts(json.loads(line)))
     except (ValueError, RecursionError):
-        return secrets.scrub_value(line)
+        return redact.scrub_value(line)
 
 
 def _rewrite(path: Path, change: Callable[[str], str]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bisect_cfg.jsonfile import make_folder, private, write_json, write_text
 from bisect_cfg.probe.protocol import METRICS_FILE
-from bisect_cfg.probe.secrets import know_command
+from bisect_cfg.probe.redact import know_command
 from bisect_cfg.runner.clean import clean_folder
 from bisect_cfg.runner.environments import CannotBuild, Environment
 from bisect_cfg.runner.hang import HANG_TIMES, Patience

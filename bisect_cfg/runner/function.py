@@ -29,7 +29,7 @@ from dataclasses import replace
 from bisect_cfg.common.failures.signature import from_exception
 from bisect_cfg.configuration import Configuration, Outcome, Value, shown
 from bisect_cfg.jsonfile import digest
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.redact import scrub
 from bisect_cfg.runner.supervisor import Run, Supervisor
 from bisect_cfg.store.causes import RETURNED_FALSE
 from bisect_cfg.store.interface import TrialRequest, TrialResult

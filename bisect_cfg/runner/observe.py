@@ -26,7 +26,7 @@ from bisect_cfg.probe.protocol import (
     TrainEnd,
     Unwatched,
 )
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.redact import scrub
 from bisect_cfg.runner.checkpoints import in_words
 from bisect_cfg.runner.ranks import Rank, differences, only_noticed, ranks_of
 from bisect_cfg.runner.traces import Row, Traces, innermost_frame, tail_of_log

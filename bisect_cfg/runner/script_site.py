@@ -17,7 +17,7 @@ from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_json
 from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, Opened, TrialOrders, to_json
-from bisect_cfg.probe.secrets import know_command
+from bisect_cfg.probe.redact import know_command
 from bisect_cfg.runner.clean import clean_folder
 from bisect_cfg.runner.fork_server import ServersByEnvironment, Starts, probe_environment
 from bisect_cfg.runner.hang import (

@@ -20,7 +20,7 @@ from pathlib import Path
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, private
 from bisect_cfg.probe.protocol import EVENTS_FILE, Unwatched, event_row
-from bisect_cfg.probe.secrets import mask_arguments
+from bisect_cfg.probe.redact import mask_arguments
 from bisect_cfg.runner import supervisor_process
 from bisect_cfg.runner.processes import MARK, RUN_DIGITS, fork
 

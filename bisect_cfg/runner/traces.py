@@ -37,7 +37,7 @@ from bisect_cfg.probe.protocol import (
     TrainerBuilt,
     read_event,
 )
-from bisect_cfg.probe.secrets import holds_known, scrub, scrub_texts
+from bisect_cfg.probe.redact import holds_known, scrub, scrub_texts
 from bisect_cfg.runner.verdict import Metrics
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.probe.secrets import HIDDEN, hides, scrub
+from bisect_cfg.probe.redact import HIDDEN, hides, scrub
 
 SHOWN_LENGTH = 60
 """Characters of a value that are shown."""

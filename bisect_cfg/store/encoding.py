@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from bisect_cfg.configuration import UNSET, Factor, Outcome, Purpose, Value, is_number
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.probe.secrets import mask, scrub
+from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.store.interface import TrialResult
 
 SUBSET, WANTED, SAFE, QUESTION = "subset", "wanted", "recommend", "question"

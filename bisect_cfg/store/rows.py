@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.redact import scrub
 from bisect_cfg.store.encoding import purpose_of, result_of, values_of
 from bisect_cfg.store.storage import BESIDE, cannot_open, open_storage, sqlite_storage
 from bisect_cfg.store.store import CONCLUDED, VOID

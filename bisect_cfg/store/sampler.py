@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial
 
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Subset, Value, configuration_of
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.probe import secrets
+from bisect_cfg.probe import redact
 from bisect_cfg.search import Ask, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.store.encoding import SUBSET, WANTED, plain, purpose_of, result_attributes, result_of
@@ -146,7 +146,7 @@ class SearchTrials:
 
     def begin_wanted(self, changes: Configuration, reason: str) -> FrozenTrial:
         """Write a run of the bad configuration with other values as begun; see `WANTED`."""
-        told = {name: plain(secrets.mask(value, name)) for name, value in changes.items()}
+        told = {name: plain(redact.mask(value, name)) for name, value in changes.items()}
         attributes = {WANTED: told, "purpose": Purpose.ASKED.value, "reason": reason}
         attributes[BESIDES] = [name for name in changes if name not in self.bad]
         return self.store.begin(self.store.params({**self.bad, **changes}), attributes)

@@ -10,7 +10,7 @@ import msgspec
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_json
-from bisect_cfg.probe.secrets import mask
+from bisect_cfg.probe.redact import mask
 
 STATE_FILE, EARLIER_FILE = "state.json", "study.json"
 """The file in the study folder, and what versions before 2026-12 wrote in its place."""

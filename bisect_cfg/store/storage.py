@@ -22,7 +22,7 @@ import sqlalchemy
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, digest, private
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.redact import scrub
 
 Made = TypeVar("Made")
 

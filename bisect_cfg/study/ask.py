@@ -22,7 +22,7 @@ from bisect_cfg.configuration import (
     shown,
 )
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.secrets import mask
+from bisect_cfg.probe.redact import mask
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.text import show
 from bisect_cfg.targets.names import nearest

@@ -38,7 +38,7 @@ from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.engines.simulated import SimulatedEngine
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.parameters.odds import odds_of
-from bisect_cfg.probe import secrets
+from bisect_cfg.probe import redact
 from bisect_cfg.reports.events import (
     BisectionEvent,
     CauseFound,
@@ -221,7 +221,7 @@ class Bisection:
         with self._shown():
             report = self.search()
         known = concluded(report)
-        self._store.conclude(plain(secrets.mask(known)))
+        self._store.conclude(plain(redact.mask(known)))
         return with_trials(report, known, self.rows, self.ask)
 
     @contextlib.contextmanager

@@ -15,7 +15,7 @@ import yaml
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import parameter, successors
-from bisect_cfg.probe.secrets import hides, mask
+from bisect_cfg.probe.redact import hides, mask
 from bisect_cfg.targets.accelerate_file import MARKS, launch_settings, read_accelerate_file
 from bisect_cfg.targets.distributions import PACKAGE, checked_level, named
 from bisect_cfg.targets.launched import VARIABLE

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import parameter
 from bisect_cfg.probe.protocol import NAMESPACE, Encoded, ForkPoint
-from bisect_cfg.probe.secrets import HIDDEN, is_secret_name
+from bisect_cfg.probe.redact import HIDDEN, is_secret_name
 from bisect_cfg.targets.captured import OWN, Built, Capture, fields_of, has_tag, set_by_user
 
 MASKED = {"$secret": HIDDEN}

@@ -18,7 +18,7 @@ from bisect_cfg.cells import SUFFIX, script_of
 from bisect_cfg.common.fingerprint import PATIENCE
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_text
-from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments, scrub
+from bisect_cfg.probe.redact import HIDDEN, is_secret_name, mask_arguments, scrub
 from bisect_cfg.store.inputs import hash_of
 from bisect_cfg.targets.command import OURS, Launch, find_command, is_launcher, lacking, started_by
 from bisect_cfg.targets.mistyped import check_program

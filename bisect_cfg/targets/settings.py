@@ -22,7 +22,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import canonical, every, parameter
 from bisect_cfg.parameters.comparing import plain as as_written
 from bisect_cfg.probe.protocol import NAMESPACE, BuildAnswer, BuildRequest, Encoded, Targets
-from bisect_cfg.probe.secrets import is_secret_name
+from bisect_cfg.probe.redact import is_secret_name
 from bisect_cfg.targets.captured import (
     OWN,
     Built,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from bisect_cfg.configuration import RECORDED, UNSET, Configuration, Factor, Value, difference, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import digest
-from bisect_cfg.probe.secrets import hides, mask_arguments
+from bisect_cfg.probe.redact import hides, mask_arguments
 from bisect_cfg.store.inputs import hash_of
 from bisect_cfg.targets.command import is_launcher
 from bisect_cfg.targets.distributions import (

@@ -25,7 +25,7 @@ from pathlib import Path
 from bisect_cfg.configuration import UNSET, Configuration, Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import parameter
-from bisect_cfg.probe.secrets import is_secret_name
+from bisect_cfg.probe.redact import is_secret_name
 from bisect_cfg.targets.names import number_of
 
 CONFIG, FLAGS, FOLDER = "config", "flags", "folder"

@@ -16,7 +16,7 @@ import pytest
 from tools import slow
 
 from bisect_cfg.probe import values
-from bisect_cfg.probe.secrets import HIDDEN, hides, is_secret_name, mask, mask_arguments, scrub
+from bisect_cfg.probe.redact import HIDDEN, hides, is_secret_name, mask, mask_arguments, scrub
 
 HUB, LOAD, FLAG, ENVIRONMENT = (
     "opensesame-hub",
@@ -157,12 +157,12 @@ def test_events_are_written_without_secrets(tool, start):
 
 
 def test_an_event_that_others_wrote_is_masked_as_it_is_read_and_then_in_its_file(tmp_path):
-    from bisect_cfg.probe import secrets
+    from bisect_cfg.probe import redact
     from bisect_cfg.runner.clean import clean_folder
     from bisect_cfg.runner.traces import Traces
 
     (tmp_path / "train.py").write_text("api_key = 'a-key of the script'\n")
-    secrets.know_command([str(tmp_path / "train.py"), "--token", FLAG])
+    redact.know_command([str(tmp_path / "train.py"), "--token", FLAG])
     path = tmp_path / "events.jsonl"
     for text in (FLAG, "a-key of the script", "first\nhf_TokenOfAMessage012345", "x -----BEGIN RSA PRIVATE KEY-----ab"):
         path.write_text(json.dumps({"event": "unwatched", "command": f"run {text}"}) + "\n")
@@ -174,7 +174,7 @@ def test_an_event_that_others_wrote_is_masked_as_it_is_read_and_then_in_its_file
     path.write_text(path.read_text() + FLAG)  # a full disk has cut a line short
     clean_folder(tmp_path)
     assert FLAG not in path.read_text()
-    assert not secrets.holds_known('{"event": "started"}')
+    assert not redact.holds_known('{"event": "started"}')
 
 
 def test_the_log_of_a_server_is_kept_without_secrets(tool):
