@@ -8,14 +8,15 @@ from . import (
     heartbeat,
     imports,
     instruments,
+    library_objects,
     lineage,
-    objects,
     own_settings,
     protocol,
     quiet,
     record,
     redact,
     serve,
+    sources,
     watch,
     world,
 )
@@ -39,7 +40,7 @@ def start(path):
         return
     lineage.set_variables(orders.restore)
 
-    objects.install()
+    library_objects.install()
     own_settings.install()
     world.install()
     heartbeat.install(watch.HEAVY)
@@ -67,7 +68,7 @@ def start(path):
         server.send(protocol.Ready(position, serve.unsound()))
         told = server.run()
         if isinstance(told, protocol.ForkPoint):
-            objects.state.before = fork_point(told)
+            sources.state.before = fork_point(told)
             return
         if nvml_of_the_user is None:  # a forked child: from here on as the user has it
             os.environ.pop(_NVML, None)
@@ -83,7 +84,7 @@ def start(path):
     def fork_point(wanted):
         def before(kind, index):
             if (kind, index) == (wanted.kind, wanted.index):
-                objects.state.before = None
+                sources.state.before = None
                 wait_for_orders(f"{kind} {index}")
 
         return before
@@ -112,7 +113,7 @@ def join():
     except (OSError, ValueError, TypeError, KeyError):  # the trial is over, and so will we be in a moment
         return
     quiet.state.folder = folder  # started before there is a trial: nothing goes to the user's places
-    objects.install()
+    library_objects.install()
     own_settings.install()
     watch.install()
     quiet.install()
@@ -140,11 +141,11 @@ def _engage_at_config(engage):
 
     def before(kind, index):
         if kind == "args":
-            objects.state.before = None
+            sources.state.before = None
             engage()
 
     watch.engage = engage
-    objects.state.before = before
+    sources.state.before = before
 
 
 def _forked():

@@ -13,7 +13,7 @@ import importlib.util
 import socket
 import sys
 
-from . import lineage, objects, protocol, quiet, record, watch, world
+from . import library_objects, lineage, protocol, quiet, record, sources, watch, world
 from .held import functools, os
 from .imports import when_imported
 
@@ -23,10 +23,10 @@ _state = {"orders": None, "world": 1}
 def start(orders):
     """Set the hooks, by a `protocol.Inspect`."""
     _state["orders"] = orders
-    objects.install()
+    library_objects.install()
     quiet.install()
-    objects.state.before = _before
-    objects.state.after = _after
+    sources.state.before = _before
+    sources.state.after = _after
     when_imported("transformers.trainer", lambda module: _end_at(module.Trainer))
     when_imported("transformers.trainer", lambda module: _end_instead_of_training(module.Trainer))
     when_imported("trl.trainer.grpo_trainer", lambda module: _end_at(module.GRPOTrainer))
@@ -79,7 +79,7 @@ def _after(kind, thing):
 def _is_the_trainers(arguments):
     """Whether this will be the training under study: a script may configure something else first."""
     if "trl.trainer.grpo_config" in sys.modules:
-        return objects.is_grpo(type(arguments))
+        return library_objects.is_grpo(type(arguments))
     return True
 
 
@@ -90,7 +90,7 @@ def _end_at(cls):
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
         given = [*args, *kwargs.values()]
-        arguments = next((one for one in given if objects.object_index("args", one) is not None), None)
+        arguments = next((one for one in given if sources.object_index("args", one) is not None), None)
         if arguments is not None and not _is_the_trainers(arguments):
             return original(self, *args, **kwargs)
         _end(arguments, kwargs.get("model", args[0] if args else None))
@@ -109,6 +109,6 @@ def _end_instead_of_training(cls):
 
 def _end(arguments, model=None):
     _arrive()
-    index = None if arguments is None else objects.object_index("args", arguments)
+    index = None if arguments is None else sources.object_index("args", arguments)
     record.event(protocol.Stopped(index, str(getattr(model, "dtype", "")).replace("torch.", "") or None))
     watch.finish(0)

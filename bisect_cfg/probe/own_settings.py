@@ -1,6 +1,6 @@
 """Settings of the script's own: what a parser made of the command line, offered like a configuration object.
 
-What hands settings to the user's own code is offered when that asks for them:
+What hands settings to the user's own code is offered (`sources.offer`) when that asks for them:
 
 ==================================================  ======  ==================================================
 what                                                kind    default
@@ -13,17 +13,17 @@ YAML, JSON, TOML that the script loads              script  none: only the user 
 a variable of the environment                       env     unset
 ==================================================  ======  ==================================================
 
-It is recorded (`config` event), a waiting server forks there, and the values of a trial are put in before the script
-sees any. Values that the script hands on to a configuration object of a library are that object's (see
-`objects.handed_on`).
+The values of a trial are put in before the script sees any. Values that the script hands on to a configuration object
+of a library are that object's (see `sources.handed_on`).
 """
 
 import contextlib
 import sys
 
-from . import objects, protocol, record, values
-from .held import _getframe, dataclasses, functools, os, re
+from . import sources, values, wrap
+from .held import _getframe, dataclasses, os, re
 from .imports import when_imported
+from .library_objects import field_defaults
 
 # Modules of parsers: whoever calls them is the one who asks.
 _PARSERS = ("argparse", "click", "typer", "rich_click", "simple_parsing", "jsonargparse", "tap")
@@ -37,9 +37,6 @@ _MOST_FILES, _MOST_SETTINGS = 8, 300
 # click, and the copy of it that typer has.
 _CLICK = ("click.core", "typer._click.core")
 
-_STANDARD = os.path.dirname(os.__file__) + os.sep
-_INSTALLED = ("/site-packages/", "/dist-packages/")
-
 # Variables that say where and with what a process runs: scripts read many, and none of them is a setting.
 _OF_THE_MACHINE = re.compile(
     r"(?:PATH|HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|LANG|TERM|HOSTNAME|DISPLAY|EDITOR|PS1|SHLVL|_|RANK|TZ|VIRTUAL_ENV)$|PYTHON"
@@ -50,63 +47,93 @@ _OF_THE_MACHINE = re.compile(
 # Modules whose frames lie between whoever asks and the environment.
 _MAPPING = ("os", "collections", "_collections_abc")
 
-_reading = {"left": {}, "all": None}  # name -> value of what nobody has read yet; where all are read at once
 
-_parsing = set()  # not empty while a parser is at work; what it asks other parsers is its own business
+class _State:
+    """One per process."""
+
+    parsing = False  # while a parser is at work: what it asks other parsers is its own business
+    files = 0  # of settings that were offered
+    unread: dict = {}  # variables that nobody has read yet: name -> value
+    reads_all = None  # (frame, instruction) that reads all variables at once, for whatever comes after
+
+
+_state = _State()
 
 
 def install():
     """Wait for the parsers and wrap them as they come."""
-    when_imported("argparse", _wrap_argparse)
+    when_imported("argparse", lambda module: wrap.around(module.ArgumentParser, "parse_known_args", _parse_known_args))
     for name in _CLICK:
-        when_imported(name, _wrap_click)
+        when_imported(name, lambda module: wrap.around(module.Command, "parse_args", _parse_args))
     for name in _LOADERS:
         when_imported(name, _wrap_loaders)
-    when_imported("omegaconf.omegaconf", _wrap_omegaconf)
-    when_imported("hydra._internal.hydra", _wrap_hydra)
-    _wrap_environment(type(os.environ))
+    when_imported("omegaconf.omegaconf", lambda module: wrap.around(module.OmegaConf, "load", _load_omegaconf))
+    when_imported("hydra._internal.hydra", lambda module: wrap.around(module.Hydra, "compose_config", _compose_config))
+    _state.unread = {name: text for name, text in os.environ.items() if not _OF_THE_MACHINE.match(name)}
+    wrap.around(type(os.environ), "__getitem__", _read_variable)
+    wrap.around(type(os.environ), "__iter__", _read_all_variables)
 
 
 def _asked_by(frame, between=_PARSERS):
-    """The frame of the user's own code that uses a parser, directly or through another one; None if a library does.
-    `between`: packages whose frames are passed over."""
-    while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        if name not in objects.PARSERS and name.split(".")[0] not in between:
-            path = frame.f_code.co_filename
-            installed = path.startswith(_STANDARD) or any(part in path for part in _INSTALLED)
-            ours = name.startswith("_bisect_cfg_probe")
-            return None if installed or ours or path.startswith("<") or objects.is_library(name) else frame
+    """The frame of the user's own code that asks for settings, directly or through modules of these packages; None if
+    it is not the user's code that does."""
+    while frame is not None and (
+        wrap.owner_of(frame) == wrap.PARSER or frame.f_globals.get("__name__", "").split(".")[0] in between
+    ):
         frame = frame.f_back
-    return None
+    return frame if frame is not None and wrap.owner_of(frame) == wrap.USER else None
 
 
 @contextlib.contextmanager
 def _alone():
-    _parsing.add(True)
+    _state.parsing = True
     try:
         yield
     finally:
-        _parsing.clear()
+        _state.parsing = False
 
 
-def _wrap_argparse(module):
-    original = module.ArgumentParser.parse_known_args
+def _offer(found, defaults, types, user, put, kind="script"):
+    """Offer what a parser has made, and put in the values of the trial.
 
-    @functools.wraps(original)
-    def parse_known_args(self, *args, **kwargs):
-        user = None if _parsing else _asked_by(_getframe(1))
-        if user is None:
-            return original(self, *args, **kwargs)
-        with _alone():
-            namespace, rest = original(self, *args, **kwargs)
-        found = vars(namespace)
-        actions = [one for one in _actions_of(self, found, module) if one.dest in found]
-        types = {one.dest: _type_name(getattr(one, "type", None), found[one.dest]) for one in actions}
-        _offer(found, _argparse_defaults(self, actions, module), types, user, found.__setitem__)
-        return namespace, rest
+    Args:
+        found: name -> value.
+        defaults: name -> value without the command line; required settings have none.
+        types: name -> name of the type, of the settings that are offered.
+        user: the frame that asks.
+        put: sets a value, by name.
+        kind: of setting.
+    """
+    offered = {name: value for name, value in found.items() if name in types}
+    sources.state.own += offered.items()
+    _, wanted = sources.offer(kind, offered, defaults, types, user, cls="", module="")
+    for name, value in wanted.items():
+        if name not in found:
+            continue
+        if name in defaults and value == values.encode(defaults[name], name):
+            put(name, defaults[name])  # the very object: an enum, say, of which JSON has but the name
+        elif value != sources.DEFAULT:
+            put(name, values.decode(value, found[name]))
 
-    module.ArgumentParser.parse_known_args = parse_known_args
+
+def _type_name(function, value):
+    return getattr(function, "__name__", "") or ("" if value is None else type(value).__name__)
+
+
+# --------------------------------------------------------------------------------------------------- command lines
+
+
+def _parse_known_args(original, self, *args, **kwargs):
+    user = None if _state.parsing else _asked_by(_getframe(2))
+    if user is None:
+        return original(self, *args, **kwargs)
+    with _alone():
+        namespace, rest = original(self, *args, **kwargs)
+    found, module = vars(namespace), sys.modules["argparse"]
+    actions = [one for one in _actions_of(self, found, module) if one.dest in found]
+    types = {one.dest: _type_name(getattr(one, "type", None), found[one.dest]) for one in actions}
+    _offer(found, _argparse_defaults(self, actions, module), types, user, found.__setitem__)
+    return namespace, rest
 
 
 def _actions_of(parser, found, module):
@@ -131,92 +158,76 @@ def _argparse_defaults(parser, actions, module):
         if value is not module.SUPPRESS and not (action.required and value is None):
             defaults[action.dest] = value
     for cls in getattr(parser, "dataclass_types", None) or ():
-        for field in dataclasses.fields(cls):
-            if field.default is not dataclasses.MISSING:
-                defaults[field.name] = field.default
-            elif field.default_factory is not dataclasses.MISSING:
-                defaults[field.name] = field.default_factory()
-            else:
-                defaults.pop(field.name, None)
+        fields = dataclasses.fields(cls)
+        defaults = {name: value for name, value in defaults.items() if name not in {field.name for field in fields}}
+        defaults.update(field_defaults(fields))
     return defaults
 
 
-def _wrap_click(module):
-    original = module.Command.parse_args
-
-    @functools.wraps(original)
-    def parse_args(self, ctx, *args, **kwargs):
-        rest = original(self, ctx, *args, **kwargs)
-        user = None if _parsing or ctx.resilient_parsing else _asked_by(_getframe(1))
-        if user is not None:
-            params = [one for one in self.params if one.name in ctx.params]
-            types = {one.name: _type_name(None, ctx.params[one.name]) for one in params}
-            defaults = {}
-            for param in params:
-                with contextlib.suppress(Exception):  # of a type of the user's own
-                    value = param.get_default(ctx)
-                    nothing = value is None or type(value).__name__ == "Sentinel"  # click's own, since 8.2
-                    if not (param.required and nothing):
-                        cast = getattr(param, "type_cast_value", lambda ctx, value: value)  # typer's has none
-                        defaults[param.name] = None if nothing else cast(ctx, value)
-            _offer(ctx.params, defaults, types, user, ctx.params.__setitem__)
-        return rest
-
-    module.Command.parse_args = parse_args
+def _parse_args(original, self, ctx, *args, **kwargs):
+    rest = original(self, ctx, *args, **kwargs)
+    user = None if _state.parsing or ctx.resilient_parsing else _asked_by(_getframe(2))
+    if user is not None:
+        params = [one for one in self.params if one.name in ctx.params]
+        types = {one.name: _type_name(None, ctx.params[one.name]) for one in params}
+        _offer(ctx.params, _click_defaults(params, ctx), types, user, ctx.params.__setitem__)
+    return rest
 
 
-def _wrap_environment(cls):
+def _click_defaults(params, ctx):
+    """Name -> default of what need not be given."""
+    defaults = {}
+    for param in params:
+        with contextlib.suppress(Exception):  # of a type of the user's own
+            value = param.get_default(ctx)
+            nothing = value is None or type(value).__name__ == "Sentinel"  # click's own, since 8.2
+            if not (param.required and nothing):
+                cast = getattr(param, "type_cast_value", lambda ctx, value: value)  # typer's has none
+                defaults[param.name] = None if nothing else cast(ctx, value)
+    return defaults
+
+
+# ------------------------------------------------------------------------------------------- the environment, files
+
+
+def _read_variable(original, self, name):
     """Have the user's own code read the variables of the trial. One that the script has set itself is no setting."""
-    original, iterate = cls.__getitem__, cls.__iter__
-    _reading["left"] = {name: text for name, text in os.environ.items() if not _OF_THE_MACHINE.match(name)}
+    value = original(self, name)
+    if name not in _state.unread:
+        return value
+    user = _asked_by(_getframe(2), _MAPPING)
+    if user is None or (user, user.f_lasti) == _state.reads_all:
+        return value
+    if _state.unread.pop(name) == value:
 
-    def __getitem__(self, name):
-        value = original(self, name)
-        if name not in _reading["left"]:
-            return value
-        user = _asked_by(_getframe(1), _MAPPING)
-        if user is None or (user, user.f_lasti) == _reading["all"]:
-            return value
-        if _reading["left"].pop(name) == value:
+        def put(name, value):
+            if value is None:
+                del self[name]
+            else:
+                self[name] = value
 
-            def put(name, value):
-                if value is None:
-                    del self[name]
-                else:
-                    self[name] = value
-
-            _offer({name: value}, {name: None}, {name: "str"}, user, put, "env")
-        return original(self, name)
-
-    def __iter__(self):  # `dict(os.environ)` reads all of them for whatever comes after
-        user = _asked_by(_getframe(1), _MAPPING)
-        _reading["all"] = user and (user, user.f_lasti)
-        return iterate(self)
-
-    cls.__getitem__, cls.__iter__ = __getitem__, __iter__
+        _offer({name: value}, {name: None}, {name: "str"}, user, put, "env")
+    return original(self, name)
 
 
-# ---------------------------------------------------------------------------------------------- files of settings
-
-_files = set()  # those that were offered
+def _read_all_variables(original, self):
+    user = _asked_by(_getframe(2), _MAPPING)
+    _state.reads_all = user and (user, user.f_lasti)
+    return original(self)
 
 
 def _wrap_loaders(module):
     for name in _LOADERS[module.__name__]:
-        setattr(module, name, _loading(getattr(module, name)))
+        wrap.around(module, name, _load)
 
 
-def _loading(original):
-    @functools.wraps(original)
-    def load(*args, **kwargs):
-        found = original(*args, **kwargs)
-        user = None if _parsing or len(_files) >= _MOST_FILES else _asked_by(_getframe(1), ())
-        if user is not None and isinstance(found, dict):
-            _files.add(id(found))
-            _offer_leaves(found, {}, user, lambda name, value: _put(found, name.split("."), value))
-        return found
-
-    return load
+def _load(original, *args, **kwargs):
+    found = original(*args, **kwargs)
+    user = None if _state.parsing or _state.files >= _MOST_FILES else _asked_by(_getframe(2), ())
+    if user is not None and isinstance(found, dict):
+        _state.files += 1
+        _offer_leaves(found, {}, user, lambda name, value: _put(found, name.split("."), value))
+    return found
 
 
 def _put(tree, keys, value):
@@ -244,13 +255,27 @@ def _offer_leaves(tree, defaults, user, put):
         _offer(found, defaults, {name: _type_name(None, value) for name, value in found.items()}, user, put)
 
 
-def _plain(module, config):
+# ------------------------------------------------------------------------------------------------------------ Hydra
+
+
+def _load_omegaconf(original, *args, **kwargs):
+    with _alone():
+        config = original(*args, **kwargs)
+    user = _asked_by(_getframe(2), ())
+    if user is not None:
+        _offer_leaves(_plain(config), {}, user, _putting_into(config))
+    return config
+
+
+def _plain(config):
     """A config of OmegaConf as dictionaries, without what it takes from elsewhere."""
-    found = module.OmegaConf.to_container(config)
+    found = sys.modules["omegaconf.omegaconf"].OmegaConf.to_container(config)
     return found if isinstance(found, dict) else {}
 
 
-def _put_into(module, config):
+def _putting_into(config):
+    module = sys.modules["omegaconf.omegaconf"]
+
     def put(name, value):
         with module.flag_override(config, ["struct", "readonly"], False):
             module.OmegaConf.update(config, name, value)
@@ -258,76 +283,13 @@ def _put_into(module, config):
     return put
 
 
-def _wrap_omegaconf(module):
-    original = module.OmegaConf.load
-
-    @functools.wraps(original)
-    def load(*args, **kwargs):
-        with _alone():
-            config = original(*args, **kwargs)
-        user = _asked_by(_getframe(1), ())
-        if user is not None:
-            _offer_leaves(_plain(module, config), {}, user, _put_into(module, config))
-        return config
-
-    module.OmegaConf.load = staticmethod(load)
-
-
-def _wrap_hydra(module):
-    original = module.Hydra.compose_config
-
-    @functools.wraps(original)
-    def compose_config(self, *args, **kwargs):
-        config = original(self, *args, **kwargs)
-        if _getframe(1).f_code is not module.Hydra.run.__code__:
-            return config  # it only looks what mode it is in
-        conf, before = sys.modules["omegaconf.omegaconf"], {}
-        with contextlib.suppress(Exception):  # one that cannot be composed without them has no defaults
-            before = _plain(conf, original(self, **{**kwargs, "overrides": [], "with_log_configuration": False}))
-        now = {name: value for name, value in _plain(conf, config).items() if name != "hydra"}
-        user = _asked_by(_getframe(1), ("hydra",)) or _getframe(1)
-        _offer_leaves(now, _leaves(before), user, _put_into(conf, config))
-        return config
-
-    module.Hydra.compose_config = compose_config
-
-
-def _type_name(function, value):
-    return getattr(function, "__name__", "") or ("" if value is None else type(value).__name__)
-
-
-def _offer(found, defaults, types, user, put, kind="script"):
-    """Record what a parser has made, and put in the values of the trial.
-
-    Args:
-        found: name -> value.
-        defaults: name -> value without the command line; required settings have none.
-        types: name -> name of the type.
-        user: the frame that asks.
-        put: sets a value, by name.
-        kind: of setting.
-    """
-    index = objects.next_index(kind)
-    if objects.state.before is not None:
-        objects.state.before(kind, index)  # a waiting server forks here; only the child comes back
-    found_now = {name: value for name, value in found.items() if name in types}
-    objects.state.own += found_now.items()
-    record.event(
-        protocol.ConfigBuilt(
-            kind,
-            index,
-            cls="",
-            module="",
-            raw={name: values.encode(value, name) for name, value in found_now.items()},
-            defaults={name: values.encode(value, name) for name, value in defaults.items()},
-            types=types,
-            place=(os.path.abspath(user.f_code.co_filename), user.f_lineno),
-        )
-    )
-    for name, value in objects.wanted(kind, index).items():
-        if name not in found:
-            continue
-        if name in defaults and value == values.encode(defaults[name], name):
-            put(name, defaults[name])  # the very object: an enum, say, of which JSON has but the name
-        elif value != objects.DEFAULT:
-            put(name, values.decode(value, found[name]))
+def _compose_config(original, self, *args, **kwargs):
+    config = original(self, *args, **kwargs)
+    caller, before = _getframe(2), {}
+    if caller.f_code is not sys.modules["hydra._internal.hydra"].Hydra.run.__code__:
+        return config  # it only looks what mode it is in
+    with contextlib.suppress(Exception):  # one that cannot be composed without them has no defaults
+        before = _plain(original(self, **{**kwargs, "overrides": [], "with_log_configuration": False}))
+    now = {name: value for name, value in _plain(config).items() if name != "hydra"}
+    _offer_leaves(now, _leaves(before), _asked_by(caller, ("hydra",)) or caller, _putting_into(config))
+    return config

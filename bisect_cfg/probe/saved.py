@@ -12,7 +12,7 @@ DeepSpeed save is not known to work so: there are none then.
 
 import shutil
 
-from . import objects, origin, protocol, record, world
+from . import library_objects, origin, protocol, record, world
 from .held import math, open, os, time
 
 _ARGUMENTS_FILE = "training_args.bin"  # has the tokens of the user, and nobody needs it to go on
@@ -191,7 +191,7 @@ def _save(trainer, module, folder):
     }  # fmt: skip
     changes = {name: value for name, value in changes.items() if hasattr(args, name)}
     before = {name: getattr(args, name) for name in changes}
-    with objects.unwatched(args):
+    with library_objects.unwatched(args):
         for name, value in changes.items():
             object.__setattr__(args, name, value)
         try:

@@ -13,14 +13,15 @@ from . import (
     batches,
     heartbeat,
     instruments,
+    library_objects,
     lineage,
-    objects,
     opened,
     origin,
     protocol,
     quiet,
     record,
     redact,
+    sources,
     values,
     watch,
     world,
@@ -321,26 +322,26 @@ def build(item):
     import warnings
 
     warnings.simplefilter("ignore")
-    objects.state.before = None
+    sources.state.before = None
     reads = set()
     try:
         cls = getattr(importlib.import_module(item.module), item.cls)
-        defaults = objects.defaults_of(cls)
+        defaults = library_objects.defaults_of(cls)
         watched = _reading(cls, item.world_size, reads)
         thing = watched.__new__(watched)
         for name, value in defaults.items():
             setattr(thing, name, value)
         for name, value in item.raw.items():
             try:
-                setattr(thing, name, values.decode_part(value, objects.takes_dict(cls, name)))
+                setattr(thing, name, values.decode_part(value, library_objects.takes_dict(cls, name)))
             except ValueError:
                 pass  # an opaque object: its default stands in for it
-        objects.apply(thing, item.overrides, defaults)
+        library_objects.apply(thing, item.overrides, defaults)
         quiet.silence(thing)
         thing.output_dir = os.devnull  # never created: resolving only checks
         reads.clear()
         if hasattr(thing, "__post_init__"):
-            with objects.unwatched(thing):  # our own hook would look at every field
+            with library_objects.unwatched(thing):  # our own hook would look at every field
                 thing.__post_init__()
         _check_groups(thing, item.world_size, sys.modules.get("trl.trainer.grpo_trainer"))
     except Exception as error:
@@ -361,7 +362,7 @@ def _check_groups(thing, world_size, module):
         ValueError: the trainer would refuse this training config.
     """
     trainer = getattr(module, "GRPOTrainer", None)
-    if trainer is None or not objects.is_grpo(type(thing)):
+    if trainer is None or not library_objects.is_grpo(type(thing)):
         return
     found = _batch_of(trainer.__init__)
     if found is None:
@@ -394,7 +395,7 @@ def _reading(cls, processes, reads):
         def __getattribute__(self, name):
             _reading_classes[key][1].add(name)
             if name == "__dict__" and sys._getframe(1).f_globals.get("__name__") != "functools":  # its cached_property
-                _reading_classes[key][1].update(objects.defaults_of(cls))  # by `vars`: every field at once
+                _reading_classes[key][1].update(library_objects.defaults_of(cls))  # by `vars`: every field at once
             return super(watched, self).__getattribute__(name)
 
         own = {"__getattribute__": __getattribute__, "__module__": cls.__module__}
@@ -426,5 +427,5 @@ def begin(request, first=True):
         heartbeat.open_file(place)
     if first and (request.launched or not request.started):
         instruments.begin(request.instruments, place)
-    for part in (objects, origin, batches, watch):
+    for part in (sources, origin, batches, watch):
         part.set_orders(request)

@@ -17,8 +17,8 @@ from . import (
     elsewhere,
     heartbeat,
     instruments,
+    library_objects,
     lineage,
-    objects,
     opened,
     origin,
     placed,
@@ -26,6 +26,7 @@ from . import (
     record,
     redact,
     saved,
+    sources,
     values,
     world,
 )
@@ -131,7 +132,7 @@ def record_exception(error, trace, phase, final):
 
 def _is_target(trainer):
     """Whether this training is watched."""
-    wanted = objects.state.targets
+    wanted = sources.state.targets
     if record.folder() is None:  # in a server, which no trial has been forked from yet
         return False
     if wanted.training is None:
@@ -141,7 +142,7 @@ def _is_target(trainer):
 
 def _is_stage(trainer):
     """Whether this is no training of the kind that is looked for: the script prepares something with it."""
-    return "trl.trainer.grpo_config" in sys.modules and not objects.is_grpo(type(trainer.args))
+    return "trl.trainer.grpo_config" in sys.modules and not library_objects.is_grpo(type(trainer.args))
 
 
 def _go_on(trainer):
@@ -157,7 +158,7 @@ def _go_on(trainer):
 
 
 def _note_completion(trainer):
-    index = objects.object_index("args", trainer.args)
+    index = sources.object_index("args", trainer.args)
     record.event(protocol.Completed(_training["number"], type(trainer).__name__, index))
 
 
@@ -178,7 +179,7 @@ def _wrap_trainer(module):
                 _note_completion(self)
             return result
         _training["active"] = os.getpid()
-        first = objects.state.targets.training is None  # the first run, which looks for the training that fails
+        first = sources.state.targets.training is None  # the first run, which looks for the training that fails
         stage = first and _is_stage(self)
         if engage is not None:
             engage()
@@ -256,7 +257,7 @@ def _model_index(model):
     """Which `from_pretrained` call of the user made this model, looking through PEFT's wrappers."""
     seen = 0
     while model is not None and seen < 4:
-        index = objects.object_index("load", model)
+        index = sources.object_index("load", model)
         if index is not None:
             return index
         inner = getattr(model, "base_model", None)  # never its truth: a compiled module has none
@@ -270,7 +271,7 @@ def _adapted(model):
 
     PEFT's `get_peft_model` and transformers' `add_adapter` both write the model's name into the configuration.
     """
-    configs = [config for kind, _, config in objects.state.objects if kind == "peft"]
+    configs = [config for kind, _, config in sources.state.objects if kind == "peft"]
     named = configs and getattr(configs[-1], "base_model_name_or_path", None) is not None
     return bool(named) or getattr(model, "peft_config", None) is not None
 
@@ -293,7 +294,7 @@ def environment():
 
 def _record_begin(trainer):
     def last(kind):
-        indices = [index for known, index, _ in objects.state.objects if known == kind]
+        indices = [index for known, index, _ in sources.state.objects if known == kind]
         return indices[-1] if indices else None
 
     heavy = [name for name in list(sys.modules) if name.split(".")[0] in HEAVY]
@@ -304,7 +305,7 @@ def _record_begin(trainer):
             parent=os.getppid(),
             first=record.first(),
             forked=not record.first() and not lineage.state.joined,
-            args=objects.object_index("args", trainer.args),
+            args=sources.object_index("args", trainer.args),
             modelcfg=last("modelcfg"),
             peft=last("peft"),
             adapted=_adapted(trainer.model),
@@ -423,7 +424,7 @@ def _callback_class(module):
                     record.event(protocol.TrainEnd(done, protocol.NON_FINITE))
                     finish(0)
             if self.steps is not None and done >= self.steps and time.monotonic() - self.began >= orders.least_seconds:
-                first = objects.state.targets.training is None
+                first = sources.state.targets.training is None
                 record.event(protocol.TrainEnd(done, "horizon", again=first and again.may_train(_getframe(1))))
                 finish(0)
 

@@ -18,14 +18,15 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 def around(owner, name, call):
     """Replace ``owner.name`` by a function that answers with ``call(original, *arguments, **keywords)``.
 
-    For a method, `self` or `cls` is the first of the arguments. What is no attribute of `owner` itself is left alone.
+    For a method, `self` or `cls` is the first of the arguments. Nothing happens where `owner` has no such attribute.
 
     Args:
         owner: a module or a class.
-        name: of a function, a method, a class method or a static method in it.
+        name: of a function, a method, a class method or a static method in it, inherited ones included.
         call: what answers.
     """
-    found = vars(owner).get(name)
+    scopes = getattr(owner, "__mro__", (owner,))
+    found = next((vars(scope)[name] for scope in scopes if name in vars(scope)), None)
     if found is None:
         return
     kind = type(found) if isinstance(found, (classmethod, staticmethod)) else None

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import bisect_cfg
-from bisect_cfg.probe import heartbeat, objects, serve
+from bisect_cfg.probe import heartbeat, library_objects, serve
 
 PACKAGE = Path(bisect_cfg.__file__).parent
 
@@ -96,8 +96,8 @@ def test_a_trainer_without_source_is_not_judged():
 )
 def test_the_dtype_of_a_model_goes_by_its_name_of_the_time(monkeypatch, version, spelled):
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(__version__=version))
-    assert objects._spelled("dtype") == spelled
-    assert objects._spelled("attn_implementation") == "attn_implementation"
+    assert library_objects._spelled("dtype") == spelled
+    assert library_objects._spelled("attn_implementation") == "attn_implementation"
 
 
 class Scorer:
@@ -119,7 +119,7 @@ def test_reward_functions_are_announced_one_by_one_where_no_method_calls_them():
 def test_which_training_config_prepares_another(monkeypatch, tmp_path, variant, prepares):
     """A config of GRPO, or one that inherits from it (TRL's GMPOConfig), is of the training under study."""
     monkeypatch.setitem(sys.modules, "trl.trainer.grpo_config", SimpleNamespace())
-    monkeypatch.setattr(objects.record, "folder", lambda: tmp_path)
+    monkeypatch.setattr(library_objects.record, "folder", lambda: tmp_path)
     base = type(variant, (), {})
     for cls in (base, type("GMPOConfig", (base,), {})):
-        assert objects._prepares(cls, 0) is prepares
+        assert library_objects._prepares(cls, 0) is prepares

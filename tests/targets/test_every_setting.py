@@ -212,7 +212,7 @@ BUILD = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
 cases = json.loads(open(sys.argv[1]).read())
-state = sys.modules["_bisect_cfg_probe.objects"].state
+state = sys.modules["_bisect_cfg_probe.sources"].state
 objects = []
 for case in cases:
     state.overrides = case["overrides"]
