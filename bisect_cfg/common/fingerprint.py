@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bisect_cfg.common.types import Fingerprint, Gpu, Json
-from bisect_cfg.probe import machine, packages
+from bisect_cfg.probe import machine
 
 PATIENCE = 20.0
 """Seconds for another interpreter to say what it has installed."""
@@ -37,13 +37,13 @@ def fingerprint(python: str | None = None) -> Fingerprint:
         `compute_capability`), `variables`, `platform`, `cpus`, `memory_mb`; and `error` where the interpreter
         could not be asked.
     """
-    result = packages.installed() if python is None else _ask(python)
+    result = machine.installed() if python is None else _ask(python)
     return result | machine.machine()
 
 
 def packages_of(python: str) -> dict[str, str]:
     """Name -> version of the packages that matter to a training, as an interpreter finds them now."""
-    found = packages.installed() if python == sys.executable else _ask(python)
+    found = machine.installed() if python == sys.executable else _ask(python)
     return found["packages"]
 
 
@@ -57,7 +57,7 @@ def loaded_cublas(python: str | None = None) -> dict[str, str | None] | None:
         None if torch loads none, is not there, or does not come up.
     """
     try:
-        return _run(python or sys.executable, Path(machine.__file__), IMPORT_PATIENCE)
+        return _run(python or sys.executable, IMPORT_PATIENCE, "cublas")
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
 
@@ -102,13 +102,13 @@ def _gpu(gpu: Gpu) -> str:
 
 def _ask(python: str) -> Fingerprint:
     try:
-        return _run(python, Path(packages.__file__), PATIENCE)
+        return _run(python, PATIENCE)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         return {"executable": python, "packages": {}, "error": f"{python} could not be asked: {error}"}
 
 
-def _run(python: str, path: Path, patience: float) -> Json:
-    """What a file of ours prints in another interpreter; its source is handed over, nothing is put on its path."""
-    source = path.read_text(encoding="utf-8")
-    answer = subprocess.run([python, "-c", source], capture_output=True, text=True, timeout=patience, check=True)
+def _run(python: str, patience: float, *arguments: str) -> Json:
+    """What `machine` prints in another interpreter; its source is handed over, nothing is put on its path."""
+    command = [python, "-c", Path(machine.__file__).read_text(encoding="utf-8"), *arguments]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=True)
     return json.loads(answer.stdout.splitlines()[-1])

@@ -31,7 +31,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.explain import explain_text
 from bisect_cfg.jsonfile import JsonObject, strict, write_json
 from bisect_cfg.parameters.comparing import plain
-from bisect_cfg.probe import machine, packages, protocol
+from bisect_cfg.probe import protocol
 from bisect_cfg.probe.protocol import Arrived, ConfigInvalid, Raised, Stopped
 from bisect_cfg.probe.redact import mask_arguments
 from bisect_cfg.runner.fork_server import probe_environment
@@ -210,9 +210,9 @@ def _inspected(words: Sequence[str], python: str | None) -> Inspection:
     ):
         folder = Path(name)
         command = script.written_in(folder).command if script else [str(shutil.which(first)), *words[1:]]
-        path, collectors = folder / protocol.ORDERS_FILE, [packages.__file__, machine.__file__]
+        path = folder / protocol.ORDERS_FILE
         environment, restore = probe_environment(os.environ, path)
-        write_json(path, protocol.to_json(protocol.Inspect(restore, name, collectors, launcher != "python")))
+        write_json(path, protocol.to_json(protocol.Inspect(restore, name, launcher != "python")))
         try:
             process = supervisor.start(command, environment, folder)
         except OSError as error:

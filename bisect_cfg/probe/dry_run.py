@@ -9,7 +9,6 @@ user's model is there. One of several stops as soon as its configuration is reso
 first meet: no data and no model has been loaded eight times over.
 """
 
-import importlib.util
 import socket
 import sys
 
@@ -53,16 +52,10 @@ def _arrive():
     os.makedirs(folder, exist_ok=True)
     record.open_folder(folder)
     lineage.set_variables(orders.restore)
-    found = {}
-    for number, path in enumerate(orders.collectors):
-        spec = importlib.util.spec_from_file_location(f"_bisect_cfg_collector_{number}", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        if hasattr(module, "installed"):
-            found.update(module.installed())
-        else:
-            found.update(module.machine())
-            found["loaded_cublas"] = module.loaded_cublas() if "torch" in sys.modules else None
+    from . import machine  # and what it imports, in this process alone
+
+    found = {**machine.installed(), **machine.machine()}
+    found["loaded_cublas"] = machine.loaded_cublas() if "torch" in sys.modules else None
     local_rank = world.number(("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), 0)
     record.event(protocol.Arrived(found, _state["world"], rank, local_rank, socket.gethostname()))
 

@@ -28,7 +28,7 @@ model that follows the policy.
 import copy
 import warnings
 
-from . import placed, protocol, record, values
+from . import model_placement, protocol, record, values
 from .held import json, math, os, sys
 
 REFERENCE_FILE = "reference.pt"
@@ -391,7 +391,7 @@ def _check_names(trainer):
 
 def _check_numbers(trainer):
     """A run goes on from weights that are NaN, and all its trials would fail."""
-    broken = placed.first_non_finite(trainer.model)
+    broken = model_placement.first_non_finite(trainer.model)
     if broken is not None:
         raise ValueError(f"{broken} holds NaN or infinite numbers: the damage was done before this checkpoint")
 

@@ -283,13 +283,11 @@ class Serve(Orders, tag="imports"):
 class Inspect(Orders, tag="inspect"):
     """Tell what is set and where it runs, and end before the training (`dry_run`).
 
-    `collectors` are files that know the environment; `launched` says whether the command is a launcher, so that the
-    first process need not be the one that trains.
+    `launched` says whether the command is a launcher, so that the first process need not be the one that trains.
     """
 
     restore: dict[str, str | None]
     folder: str
-    collectors: list[str]
     launched: bool = False
 
 
@@ -780,7 +778,7 @@ class Unwatched(Event, tag="unwatched"):
 
 @dataclass(frozen=True)
 class Arrived(Event, tag="arrived"):
-    """A process of the command runs here: what its collectors say of the environment."""
+    """A process of the command runs here: what `machine` says of the environment."""
 
     environment: dict[str, object]
     world_size: int

@@ -10,7 +10,7 @@ import inspect
 import sys
 
 from . import (
-    batches,
+    dataset_rows,
     heartbeat,
     instruments,
     library_objects,
@@ -427,5 +427,5 @@ def begin(request, first=True):
         heartbeat.open_file(place)
     if first and (request.launched or not request.started):
         instruments.begin(request.instruments, place)
-    for part in (sources, origin, batches, watch):
+    for part in (sources, origin, dataset_rows, watch):
         part.set_orders(request)

@@ -13,15 +13,15 @@ import sys
 
 from . import (
     again,
-    batches,
+    dataset_rows,
     elsewhere,
     heartbeat,
     instruments,
     library_objects,
     lineage,
+    model_placement,
     opened,
     origin,
-    placed,
     protocol,
     record,
     redact,
@@ -194,7 +194,7 @@ def _wrap_trainer(module):
         steps = None if stage else orders.steps
         if not stage:
             args, kwargs, times = origin.begin(self, args, kwargs)
-            batches.watch(self)
+            dataset_rows.watch(self)
             steps = None if steps is None else math.ceil(steps * times)
         watcher = _callback_class(module)(self, steps)
         self.add_callback(watcher)
@@ -359,7 +359,7 @@ def _callback_class(module):
                 intake = None
             record.event(protocol.PlannedSteps(getattr(state, "max_steps", None), intake))
             try:
-                record.event(protocol.Placed(placed.models(self.trainer)))
+                record.event(protocol.Placed(model_placement.models(self.trainer)))
             except Exception:  # models of a kind that nobody has seen: the run is not about them
                 pass
 
@@ -390,7 +390,7 @@ def _callback_class(module):
             if _training["number"] > 1:
                 self.pending["training"] = _training["number"]
             if self.bad_since is None:
-                name = placed.first_non_finite(model if model is not None else self.trainer.model)
+                name = model_placement.first_non_finite(model if model is not None else self.trainer.model)
                 if name is not None:
                     self.bad_since = state.global_step
                     record.event(protocol.NonFiniteParameters(state.global_step, name))

@@ -17,7 +17,7 @@ from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.configuration import Status
 from bisect_cfg.errors import InputsChanged, NeverConfigured
-from bisect_cfg.probe import packages
+from bisect_cfg.probe import machine
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
@@ -53,7 +53,7 @@ OF_COMMANDS: tuple[Phase, ...] = (command.reproduce, command.find_baselines, iso
 """A command of any kind has no probe: its factors are what the user gave, each trial starts from nothing, and a failure
 has no place in a stack."""
 
-LIBRARIES = tuple(name for name in packages.NAMES if name != "optuna")
+LIBRARIES = tuple(name for name in machine.NAMES if name != "optuna")
 """With another version of one of these, earlier trials are no longer comparable."""
 
 

@@ -63,7 +63,7 @@ def test_cuda_tag_from_version_or_file(tmp_path: Path, version: str, text: str, 
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "version.py").write_text(text)
     code = "import sys, runpy; sys.path.insert(0, sys.argv[1]); " + (
-        "from bisect_cfg.probe.packages import cuda_tag; print(cuda_tag())"
+        "from bisect_cfg.probe.machine import cuda_tag; print(cuda_tag())"
     )
     run = [sys.executable, "-c", code, str(tmp_path)]
     answer = subprocess.run(run, cwd=Path(__file__).parents[2], capture_output=True, text=True)

@@ -9,7 +9,7 @@ import pytest
 import toys
 
 from bisect_cfg.cells import code_cells
-from bisect_cfg.probe import placed
+from bisect_cfg.probe import model_placement
 from bisect_cfg.probe.protocol import InstrumentOrders, Placed, PlacedModel, Raised, Weights
 from bisect_cfg.targets.notebook import as_script
 
@@ -25,13 +25,13 @@ def test_models_are_told_by_device_and_dtype() -> None:
         model=policy, model_wrapped=torch.nn.DataParallel(policy), ref_model=None, reward_funcs=[len, reward]
     )
     weights = [Weights("cpu", "float32", 9), Weights("cpu", "bfloat16", 3)]
-    assert placed.models(trainer) == [
+    assert model_placement.models(trainer) == [
         PlacedModel("policy", "Sequential", "DataParallel", weights),
         PlacedModel("reward", "Linear", "", [Weights("meta", "float32", 4)]),
     ]
     assert torch.equal(state, torch.random.get_rng_state())
     trainer.model_wrapped, trainer.ref_model = policy, torch.nn.Linear(1, 1)
-    assert [(one.role, one.wrapper) for one in placed.models(trainer)] == [
+    assert [(one.role, one.wrapper) for one in model_placement.models(trainer)] == [
         ("policy", ""), ("reference", ""), ("reward", "")
     ]  # fmt: skip
 
