@@ -15,6 +15,7 @@ evaluated there).
 from __future__ import annotations
 
 import functools
+import re
 import signal
 from dataclasses import dataclass, field, fields, is_dataclass
 
@@ -96,18 +97,21 @@ def _plain(value):
 
 
 def from_json(cls, data):
-    """A dataclass of plain data; what it does not know is left out.
+    """Return a dataclass of plain data; what it does not know is left out.
 
     Raises:
         TypeError: something is missing, or is no mapping.
     """
     if not isinstance(data, dict):
         raise TypeError(f"{cls.__name__}: not an object")
-    found = {}
-    for one in fields(cls):
-        if one.name in data:
-            found[one.name] = _made(one.metadata.get("of"), data[one.name])
-    return cls(**found)
+    return cls(**{one.name: _made(_inner(one.type), data[one.name]) for one in fields(cls) if one.name in data})
+
+
+@functools.cache
+def _inner(annotation):
+    """The dataclass that an annotation speaks of, or None. It is a text, which Python 3.9 could not evaluate."""
+    named = (globals().get(word) for word in re.findall(r"\w+", annotation))
+    return next((one for one in named if is_dataclass(one)), None)
 
 
 def _made(cls, value):
@@ -193,7 +197,7 @@ class Origin:
 
     checkpoint: str | None
     step: int
-    intake: Intake | None = field(default=None, metadata={"of": Intake})
+    intake: Intake | None = None
     until: int | None = None
     draw: int = 0
 
@@ -240,21 +244,21 @@ class TrialOrders:
 
     folder: str
     overrides: dict[str, Encoded] = field(default_factory=dict)
-    targets: Targets | None = field(default=None, metadata={"of": Targets})
+    targets: Targets | None = None
     steps: int | None = None
-    opened: InputPlaces | None = field(default=None, metadata={"of": InputPlaces})
+    opened: InputPlaces | None = None
     stop_when_non_finite: bool = True
     env: dict[str, str | None] = field(default_factory=dict)
     started: bool = False
-    instruments: InstrumentOrders | None = field(default=None, metadata={"of": InstrumentOrders})
+    instruments: InstrumentOrders | None = None
     threads: int | None = None
     heartbeat: bool = True
     launched: bool = False
     port: int | None = None
     processes: int | None = None
     launcher: str | None = None
-    origin: Origin | None = field(default=None, metadata={"of": Origin})
-    checkpoints: CheckpointOrders | None = field(default=None, metadata={"of": CheckpointOrders})
+    origin: Origin | None = None
+    checkpoints: CheckpointOrders | None = None
     least_seconds: float = 0.0
     exchanged: dict[str, int] | None = None
 
@@ -267,7 +271,7 @@ class Cold(Orders, tag="cold"):
     """Run one trial. `restore`: environment variables as the user has them, None for absent."""
 
     restore: dict[str, str | None]
-    request: TrialOrders = field(metadata={"of": TrialOrders})
+    request: TrialOrders
 
 
 @dataclass(frozen=True)
@@ -340,7 +344,7 @@ class Trial(Request, tag="trial"):
     ``NAME=value``."""
 
     id: int
-    request: TrialOrders = field(metadata={"of": TrialOrders})
+    request: TrialOrders
     mark: str
 
 
@@ -349,7 +353,7 @@ class Resolve(Request, tag="resolve"):
     """Build a configuration object in a child of the server's own: `Resolved`. It may take so many seconds."""
 
     id: int
-    item: BuildRequest = field(metadata={"of": BuildRequest})
+    item: BuildRequest
     seconds: float
 
 
@@ -357,7 +361,7 @@ class Resolve(Request, tag="resolve"):
 class Advance(Request, tag="advance"):
     """Run the script up to this point and wait there: `Ready`."""
 
-    fork_at: ForkPoint = field(metadata={"of": ForkPoint})
+    fork_at: ForkPoint
 
 
 @dataclass(frozen=True)
@@ -389,7 +393,7 @@ class Resolved(Reply, tag="resolved"):
     """What the object came to."""
 
     id: int
-    result: BuildAnswer = field(metadata={"of": BuildAnswer})
+    result: BuildAnswer
 
 
 # ---------------------------------------------------------------------------------------------------------- events
@@ -597,14 +601,14 @@ class PlacedModel:
     role: str
     name: str
     wrapper: str
-    weights: list[Weights] = field(metadata={"of": Weights})
+    weights: list[Weights]
 
 
 @dataclass(frozen=True)
 class Placed(Event, tag="placed"):
     """Where the models are, in this process, when the first step begins."""
 
-    models: list[PlacedModel] = field(metadata={"of": PlacedModel})
+    models: list[PlacedModel]
 
 
 @dataclass(frozen=True)
@@ -614,7 +618,7 @@ class Resumed(Event, tag="resumed"):
 
     step: int
     checkpoint: str | None = None
-    intake: Intake | None = field(default=None, metadata={"of": Intake})
+    intake: Intake | None = None
 
 
 @dataclass(frozen=True)
@@ -644,7 +648,7 @@ class CheckpointSaved(Event, tag="checkpoint"):
     path: str
     seconds: float
     kept: list[int]
-    intake: Intake = field(metadata={"of": Intake})
+    intake: Intake
 
 
 @dataclass(frozen=True)
@@ -668,7 +672,7 @@ class PlannedSteps(Event, tag="schedule"):
     """How many optimizer steps the user's own run would have, and how it takes its data."""
 
     max_steps: int | None = None
-    intake: Intake | None = field(default=None, metadata={"of": Intake})
+    intake: Intake | None = None
 
 
 @dataclass(frozen=True)
@@ -890,54 +894,5 @@ class NativeStack(Event, tag="native"):
 
 
 def event_row(event: Event, seconds: float) -> dict[str, object]:
-    """The one writer: an event as a line's data; `seconds` since the trial began."""
+    """Return an event as a line's data; `seconds` since the trial began."""
     return {"event": event.tag, "time": round(seconds, 4), **to_json(event)}
-
-
-def read_event(row: object) -> Event | None:
-    """The one reader, for the tool: an event of a line's data; None for what is none, or of an unknown kind."""
-    if not isinstance(row, dict) or not _fits(row.get("time", 0.0), float):
-        return None
-    tag = row.get("event")
-    cls = Event.known.get(tag) if isinstance(tag, str) else None
-    if cls is None:
-        return None
-    given = {one.name: row[one.name] for one in fields(cls) if row.get(one.name) is not None}
-    hints = _hints(cls)
-    if not all(_fits(value, hints[name]) for name, value in given.items()):
-        return None
-    try:
-        found = from_json(cls, given)
-    except TypeError:  # something is missing
-        return None
-    object.__setattr__(found, "time", row.get("time", 0.0))
-    return found
-
-
-@functools.cache
-def _hints(cls):
-    import typing  # the probe only writes
-
-    return typing.get_type_hints(cls)
-
-
-def _fits(value, hint):
-    """Whether a value that was JSON is of an annotated type."""
-    import types
-    import typing
-
-    kind, parts = typing.get_origin(hint), typing.get_args(hint)
-    if kind in (typing.Union, getattr(types, "UnionType", None)):
-        return any(_fits(value, part) for part in parts)
-    if kind is list:
-        return isinstance(value, list) and all(_fits(item, parts[0]) for item in value)
-    if kind is tuple:
-        return isinstance(value, list) and len(value) == len(parts) and all(map(_fits, value, parts))
-    if kind is dict:
-        return isinstance(value, dict) and all(_fits(item, parts[1]) for item in value.values())
-    if is_dataclass(hint):
-        hints = _hints(hint)
-        return isinstance(value, dict) and all(_fits(value[name], hints[name]) for name in hints if name in value)
-    if hint in (int, float) and isinstance(value, bool):
-        return False
-    return isinstance(value, (int, float) if hint is float else hint)

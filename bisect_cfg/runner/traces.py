@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import msgspec
+
 from bisect_cfg.cells import place_of
 from bisect_cfg.common.failures.health import Row, Symptom, Watch
 from bisect_cfg.common.failures.metric_rows import KNOWN, rows_in
@@ -35,7 +37,6 @@ from bisect_cfg.probe.protocol import (
     Resumed,
     TrainBegin,
     TrainerBuilt,
-    read_event,
 )
 from bisect_cfg.probe.redact import holds_known, scrub, scrub_texts
 from bisect_cfg.runner.verdict import Metrics
@@ -260,6 +261,22 @@ class Traces:
     def died(self) -> bool:
         """Whether an exception has ended the run."""
         return any(row.final for row in self.all(Raised))
+
+
+def read_event(row: object) -> Event | None:
+    """Return the event of a line's data; None for what is none, or of a kind that this version does not know."""
+    if not isinstance(row, dict):
+        return None
+    tag = row.get("event")
+    cls = Event.known.get(tag) if isinstance(tag, str) else None
+    if cls is None:
+        return None
+    try:
+        event = msgspec.convert({name: value for name, value in row.items() if value is not None}, cls)
+        object.__setattr__(event, "time", msgspec.convert(row.get("time", 0.0), float))
+    except msgspec.ValidationError:
+        return None
+    return event
 
 
 def _is_training_config(event: Event) -> bool:

@@ -245,7 +245,7 @@ class Inputs:
             ours = {*written, str(self._script.program)}  # a notebook's script; the notebook is compared itself
             imported = {row.path: row.stamp for row in opened if row.mode == "m" and row.path not in ours}
             changed = [path for path in imported if first and self._sources.get(path, stamp_of(path)) != stamp_of(path)]
-            changed += [path for path, stamp in imported.items() if stamp is None or tuple(stamp) != stamp_of(path)]
+            changed += [path for path, stamp in imported.items() if stamp is None or stamp != stamp_of(path)]
             later: dict[str, str] = {}
             if not changed:
                 known = {os.path.abspath(path) for path in files_of(self._script, state)}
@@ -266,7 +266,7 @@ class Inputs:
         study = os.path.join(self._folder, "")
         for row in read:
             stamp = stamp_of(row.path)
-            if not row.path.startswith(study) and stamp is not None and list(stamp) == row.stamp:
+            if not row.path.startswith(study) and stamp is not None and stamp == row.stamp:
                 yield row.path
 
     def _hashes(self, paths: Iterable[str]) -> dict[str, str]:

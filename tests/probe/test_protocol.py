@@ -24,9 +24,9 @@ from bisect_cfg.probe.protocol import (
     Request,
     event_row,
     read,
-    read_event,
     to_json,
 )
+from bisect_cfg.runner.traces import read_event
 
 PROBE = Path(protocol.__file__).parent
 
@@ -52,7 +52,7 @@ def values(hint: object) -> st.SearchStrategy:
     if hint is object:
         return ENCODED
     if kind is tuple:
-        return st.tuples(*map(values, parts)).map(list)
+        return st.tuples(*map(values, parts))
     if kind is list:
         return st.lists(values(parts[0]), max_size=2)
     if kind is dict:
