@@ -16,27 +16,53 @@ None of this touches what is computed: the hook looks at nothing and returns not
 so it is taken away before the first compilation, and forward passes are no longer counted from there on.
 """
 
-import sys
 import types
 
-from . import protocol
+from . import imports, protocol, wrap
 from .held import functools, mmap, os, threading
-from .imports import around_import, when_imported
 
-_NAME = protocol.HEARTBEAT_NAME
+_SIZE, _NAME = protocol.HEARTBEAT_SIZE, protocol.HEARTBEAT_NAME
+
+_VLLM = {
+    "engine start": ("__init__", "init_communicator"),
+    "vLLM request": ("generate", "chat", "get_sequence_logprobs"),
+    "weight sync": ("update_named_param", "update_model_params"),
+}
+
+_SLOW = (
+    ("torch.utils.cpp_extension", "", {"compile": ("_jit_compile",)}),
+    ("transformers.modeling_utils", "PreTrainedModel", {"load": ("from_pretrained",), "saving": ("save_pretrained",)}),
+    ("transformers.generation.utils", "GenerationMixin", {"generation": ("generate",)}),
+    ("transformers.trainer", "Trainer", {"saving": ("_save_checkpoint", "save_model"), protocol.LOGGING: ("log",)}),
+    ("vllm.entrypoints.llm", "LLM", _VLLM),
+    ("trl.extras.vllm_client", "VLLMClient", _VLLM),
+    ("trl.generation.vllm_client", "VLLMClient", _VLLM),
+    (
+        "trl.generation.vllm_generation", "VLLMGeneration",
+        {"engine start": ("__init__",), "weight sync": ("sync_weights",)},
+    ),
+)  # fmt: skip
+"""Module, its class ("" for functions), and what goes on while which of its functions runs; no version has all."""
 
 
 class _State:
     installed = stopped = False
     opened = False  # whether the count is that of a trial's file
-    bytes = memoryview(bytearray(protocol.HEARTBEAT_SIZE))  # ours alone until a trial begins
-    count = bytes.cast("Q")
+    bytes = count = None  # the file's, or memory of our own until a trial begins
     phases = []  # of the main thread, innermost last
     expected = ""  # what is going on while no phase is
     hook = None  # counts forward passes
 
 
 _state = _State()
+
+
+def _count_in(memory):
+    _state.bytes = memoryview(memory)
+    _state.count = _state.bytes.cast("Q")
+
+
+_count_in(bytearray(_SIZE))
 
 
 def install(slow_imports):
@@ -49,29 +75,13 @@ def install(slow_imports):
         return
     _state.installed = True
     os.register_at_fork(after_in_child=_forget)
-    around_import(slow_imports, lambda name: _enter("import"), lambda name: _leave("import"))
-    for name, watch in (
-        ("torch.nn.modules.module", _count_forward_passes),
-        ("torch._dynamo.callback", _watch_compiler),
-        ("torch._dynamo.eval_frame", _watch_compiled_modules),
-        ("torch.utils.cpp_extension", lambda module: _announce(module, "_jit_compile", "compile")),
-        ("transformers.modeling_utils", _watch_models),
-        ("transformers.generation.stopping_criteria", _count_tokens),
-        ("transformers.generation.utils", lambda module: _announce(module.GenerationMixin, "generate", "generation")),
-        ("transformers.trainer", _watch_trainer_class),
-        ("vllm.entrypoints.llm", lambda module: _watch_vllm(module.LLM)),
-        ("trl.extras.vllm_client", lambda module: _watch_vllm(module.VLLMClient)),
-        ("trl.generation.vllm_client", lambda module: _watch_vllm(module.VLLMClient)),
-        ("trl.generation.vllm_generation", _watch_weight_sync),
-    ):
-        when_imported(name, functools.partial(_if_it_can, watch))
-
-
-def _if_it_can(watch, module):
-    try:
-        watch(module)
-    except (AttributeError, KeyError, TypeError):  # another version of the library: do without
-        pass
+    imports.during_import(slow_imports, functools.partial(_Phase, "import"))
+    imports.when_imported("torch.nn.modules.module", _count_forward_passes)
+    imports.when_imported("torch._dynamo.callback", _watch_compiler)
+    imports.when_imported("torch._dynamo.eval_frame", _watch_compiled_modules)
+    imports.when_imported("transformers.generation.stopping_criteria", _count_tokens)
+    for module, owner, phases in _SLOW:
+        imports.when_imported(module, functools.partial(_announce_all, owner, phases))
 
 
 def stop():
@@ -87,28 +97,20 @@ def open_file(folder):
     """
     if _state.opened or _state.stopped:
         return
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    path = os.path.join(folder, protocol.HEARTBEAT_FILE)
     try:
-        handle = os.open(os.path.join(folder, protocol.HEARTBEAT_FILE), flags, 0o600)
+        # A script that writes to every descriptor it finds writes behind what counts.
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
         return
     try:
-        if os.fstat(handle).st_size < protocol.HEARTBEAT_SIZE:
-            # Written, not stretched: on a full disk the first beat into a hole would be a SIGBUS. And a script that
-            # writes to every descriptor it finds then writes behind what counts.
-            os.write(handle, bytes(protocol.HEARTBEAT_SIZE))
-        else:
-            os.lseek(handle, protocol.HEARTBEAT_SIZE, os.SEEK_SET)
-        untracked = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-        mapped = mmap.mmap(
-            handle, protocol.HEARTBEAT_SIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, **untracked
-        )
+        if os.fstat(handle).st_size < _SIZE:
+            os.write(handle, bytes(_SIZE))  # not stretched: on a full disk the first beat into a hole is a SIGBUS
+        _count_in(mmap.mmap(handle, _SIZE))
     except (OSError, ValueError):
         return
     finally:
         os.close(handle)
-    _state.bytes = memoryview(mapped)
-    _state.count = _state.bytes.cast("Q")
     _state.opened = True
     _show()
 
@@ -127,34 +129,39 @@ def expect(name):
 
 def watch_trainer(trainer):
     """Watch what this trainer does beside forward passes: its rewards, and weights that it sends to vLLM."""
+    functions = getattr(trainer, "reward_funcs", None)
     if hasattr(trainer, "_calculate_rewards"):
         _announce(trainer, "_calculate_rewards", protocol.REWARD_CALL)
-    else:  # TRL before 0.18 calls them in the middle of a long method
-        functions = getattr(trainer, "reward_funcs", None)
-        if isinstance(functions, list):
-            for index, function in enumerate(functions):
-                if isinstance(function, (types.FunctionType, types.MethodType)):
-                    functions[index] = _within(protocol.REWARD_CALL, function)
-    if hasattr(trainer, "_move_model_to_vllm"):
-        _announce(trainer, "_move_model_to_vllm", "weight sync")
+    elif isinstance(functions, list):  # TRL before 0.18 calls them in the middle of a long method
+        for place, function in enumerate(functions):
+            if isinstance(function, (types.FunctionType, types.MethodType)):  # and no model
+                owner = types.SimpleNamespace(function=function)
+                _announce(owner, "function", protocol.REWARD_CALL)
+                functions[place] = owner.function
+    _announce(trainer, "_move_model_to_vllm", "weight sync")
 
 
 # ------------------------------------------------------------------------------------------------------ phases
 
 
-def _enter(name):
-    beat()
-    if threading.current_thread() is threading.main_thread():
-        _state.phases.append(name)
-        _show()
+class _Phase:
+    """This goes on in the main thread; what other threads do is no reason to wait longer for it."""
 
+    def __init__(self, name):
+        self.name = name
 
-def _leave(name):
-    beat()
-    if threading.current_thread() is threading.main_thread() and name in _state.phases:
-        while _state.phases.pop() != name:
-            pass
-        _show()
+    def __enter__(self):
+        beat()
+        if threading.current_thread() is threading.main_thread():
+            _state.phases.append(self.name)
+            _show()
+
+    def __exit__(self, *error):
+        beat()
+        if threading.current_thread() is threading.main_thread() and self.name in _state.phases:
+            while _state.phases.pop() != self.name:
+                pass
+            _show()
 
 
 def _show():
@@ -165,30 +172,24 @@ def _show():
 
 def _forget():
     """A process that the trial's forks is a helper of its own; what happens in it is not the training's doing."""
-    _state.bytes = memoryview(bytearray(protocol.HEARTBEAT_SIZE))
-    _state.count = _state.bytes.cast("Q")
+    _count_in(bytearray(_SIZE))
     _state.opened = False
 
 
-def _within(name, function):
-    @functools.wraps(function)
-    def announced(*args, **kwargs):
-        _enter(name)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _leave(name)
-
-    return announced
+def _within(phase, function, /, *args, **kwargs):
+    with _Phase(phase):
+        return function(*args, **kwargs)
 
 
-def _announce(owner, attribute, name):
-    """Announce every call of a function, or of a method of a class or of one object, where there is such a thing."""
-    found = owner.__dict__.get(attribute) if isinstance(owner, type) else getattr(owner, attribute, None)
-    if isinstance(found, classmethod):
-        setattr(owner, attribute, classmethod(_within(name, found.__func__)))
-    elif found is not None:
-        setattr(owner, attribute, _within(name, found))
+def _announce(owner, attribute, phase):
+    wrap.around(owner, attribute, functools.partial(_within, phase))
+
+
+def _announce_all(owner, phases, module):
+    found = getattr(module, owner, None) if owner else module
+    for phase, attributes in phases.items() if found is not None else ():
+        for attribute in attributes:
+            _announce(found, attribute, phase)
 
 
 # --------------------------------------------------------------------------------------------------- libraries
@@ -208,60 +209,28 @@ def _stop_counting_forward_passes():
 
 
 def _watch_compiler(module):
+    compiling = _Phase("compile")
+
     def started(*_):
         _stop_counting_forward_passes()
-        _enter("compile")
-
-    def ended(*_):
-        _leave("compile")
+        compiling.__enter__()
 
     module.callback_handler.register_start_callback(started)
-    module.callback_handler.register_end_callback(ended)
+    module.callback_handler.register_end_callback(compiling.__exit__)
 
 
 def _watch_compiled_modules(module):
     # Before torch had callbacks for it (2.4), and before it warns of hooks on a compiled module.
-    original = module.OptimizedModule.__init__
-
-    @functools.wraps(original)
-    def __init__(self, *args, **kwargs):
+    def build(original, /, *args, **kwargs):
         _stop_counting_forward_passes()
-        original(self, *args, **kwargs)
+        return original(*args, **kwargs)
 
-    module.OptimizedModule.__init__ = __init__
-
-
-def _watch_models(module):
-    _announce(module.PreTrainedModel, "from_pretrained", "load")
-    _announce(module.PreTrainedModel, "save_pretrained", "saving")
+    wrap.around(module.OptimizedModule, "__init__", build)
 
 
 def _count_tokens(module):
-    original = module.StoppingCriteriaList.__call__
+    def stop(original, /, *args, **kwargs):
+        beat()
+        return original(*args, **kwargs)
 
-    @functools.wraps(original)
-    def __call__(self, *args, **kwargs):
-        _state.count[0] += 1
-        return original(self, *args, **kwargs)
-
-    module.StoppingCriteriaList.__call__ = __call__
-
-
-def _watch_trainer_class(module):
-    for name in ("_save_checkpoint", "save_model"):
-        _announce(module.Trainer, name, "saving")
-    _announce(module.Trainer, "log", protocol.LOGGING)
-
-
-def _watch_vllm(cls):
-    _announce(cls, "__init__", "engine start")
-    _announce(cls, "init_communicator", "engine start")
-    for name in ("generate", "chat", "get_sequence_logprobs"):
-        _announce(cls, name, "vLLM request")
-    for name in ("update_named_param", "update_model_params"):
-        _announce(cls, name, "weight sync")
-
-
-def _watch_weight_sync(module):
-    _announce(module.VLLMGeneration, "__init__", "engine start")
-    _announce(module.VLLMGeneration, "sync_weights", "weight sync")
+    wrap.around(module.StoppingCriteriaList, "__call__", stop)

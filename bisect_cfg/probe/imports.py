@@ -1,80 +1,64 @@
-"""Run a function when a module has been imported, without importing it ourselves.
+"""Do something when a module is imported, without importing it ourselves.
 
-A finder at the head of ``sys.meta_path`` lets the ordinary machinery find the module and only wraps the
-loader's ``exec_module``. Libraries that import lazily (transformers, trl) go through it like any other.
+A finder at the head of ``sys.meta_path`` lets the ordinary machinery find the module and only wraps the loader's
+``exec_module``. Libraries that import lazily (transformers, trl) go through it like any other.
 """
 
+import contextlib
 import importlib.abc
-import importlib.util
 import sys
 
-_waiting = {}
-_first = {}
-_around = {}  # name -> (before, after)
+# Module -> what is called before any of several is looked for; what is entered while it is executed; what gets it then.
+_first, _during, _waiting = {}, {}, {}
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name in _first:
-            function = _first.pop(name)
+            function = _first[name]
             for other in [other for other, known in _first.items() if known is function]:
                 del _first[other]
             function()
-        if name not in _waiting and name not in _around:
+        if name not in _waiting and name not in _during:
             return None
         # Ask the finders behind us. A plain find_spec(name) would come back here.
-        for finder in list(sys.meta_path):
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                break
-        else:
-            return None
-        if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            execute = spec.loader.exec_module
+        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        execute = getattr(spec and spec.loader, "exec_module", None)
 
-            def exec_module(module):
-                before, after = _around.pop(name, (_nothing, _nothing))
-                before(name)
-                try:
-                    execute(module)
-                finally:
-                    after(name)
-                for function in _waiting.pop(name, ()):
-                    function(module)
+        def exec_module(module):
+            with _during.pop(name, contextlib.nullcontext)():
+                execute(module)
+            for function in _waiting.pop(name, ()):
+                function(module)
 
-            try:
+        try:
+            if execute is not None:
                 spec.loader.exec_module = exec_module
-            except AttributeError:  # a loader with slots: leave that module alone
-                pass
+        except AttributeError:  # a loader with slots: leave that module alone
+            pass
         return spec
 
 
 def when_imported(name, function):
     """Call ``function(module)`` right after module `name` is executed, or now if it already is."""
-    module = sys.modules.get(name)
-    if module is not None:
-        function(module)
-        return
+    if sys.modules.get(name) is not None:
+        function(sys.modules[name])
+    else:
+        _install()
+        _waiting.setdefault(name, []).append(function)
+
+
+def during_import(names, context):
+    """Execute each of these modules within ``context()``, a context manager."""
     _install()
-    _waiting.setdefault(name, []).append(function)
-
-
-def around_import(names, before, after):
-    """Call ``before(name)`` and ``after(name)`` when one of these modules is executed."""
-    _install()
-    _around.update({name: (before, after) for name in names if name not in sys.modules})
-
-
-def _nothing(name):
-    pass
+    _during.update({name: context for name in names if name not in sys.modules})
 
 
 def before_first_import(names, function):
     """Call ``function()`` once, right before the first of these modules is looked for."""
     _install()
-    _first.update({name: function for name in names})
+    _first.update(dict.fromkeys(names, function))
 
 
 def _install():

@@ -18,15 +18,16 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 def around(owner, name, call):
     """Replace ``owner.name`` by a function that answers with ``call(original, *arguments, **keywords)``.
 
-    For a method, `self` or `cls` is the first of the arguments. Nothing happens where `owner` has no such attribute.
+    For a method of a class, `self` or `cls` is the first of the arguments. Nothing happens where `owner` has no such
+    attribute.
 
     Args:
-        owner: a module or a class.
+        owner: a module, a class or another object, whose methods are bound.
         name: of a function, a method, a class method or a static method in it, inherited ones included.
         call: what answers.
     """
     scopes = getattr(owner, "__mro__", (owner,))
-    found = next((vars(scope)[name] for scope in scopes if name in vars(scope)), None)
+    found = next((vars(scope)[name] for scope in scopes if name in vars(scope)), getattr(owner, name, None))
     if found is None:
         return
     kind = type(found) if isinstance(found, (classmethod, staticmethod)) else None
