@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 APART = "bisect_cfg/diagnosis"
 NOT_MEASURED = """Not measured: `runner/supervisor_process.py` and `probe/native.py` as programs (`python -S -E`), audit
-hooks (`probe/opened.py`), and the studies that GOLDEN_SLOW=1 runs (`trials/environments.py`)."""
+hooks (`probe/input_files.py`), and the studies that GOLDEN_SLOW=1 runs (`trials/environments.py`)."""
 DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 

@@ -25,7 +25,7 @@ odds and weight 1, free to vary, no resource. The fields of a row, all but `name
                      that cannot be afforded
     work             true if a step's duration is proportional to it, at worst
     pinned           why it is never a factor
-    redirected       true if every trial sets it itself (`bisect_cfg.probe.quiet`, `watch`)
+    redirected       true if every trial sets it itself (`bisect_cfg.probe.side_effects`, `watch`)
 
     gone             what became of a name (of those under `also`, where there are any) that people carry over
                      from older versions or other tools; `instead`: what serves in its place

@@ -4,12 +4,12 @@ How it gets there. The tool runs the user's own command (``python train.py ...``
 environment variables added: ``PYTHONPATH`` names the folder ``site`` beside this file, so that the interpreter
 imports our ``sitecustomize`` before the script starts, and ``BISECT_CFG_PROBE`` names a JSON file that says
 what to do (`boot.start`). ``sitecustomize`` loads this package under a private name and steps back; the script
-sees neither variable, and what it starts gets both (`lineage`). Nothing of ``bisect_cfg`` has to be installed in the
+sees neither variable, and what it starts gets both (`children`). Nothing of ``bisect_cfg`` has to be installed in the
 user's environment.
 
 What it then does. Import hooks (`imports`) wait for the few libraries we care about and wrap a handful of
 methods: where a configuration object is built (`library_objects`), where training runs (`watch`), where
-something would be written to the outside world (`quiet`). Everything seen goes into files of the trial's
+something would be written to the outside world (`side_effects`). Everything seen goes into files of the trial's
 folder, one JSON object a line (`record`); the tool reads along from outside.
 
 Three starts of a trial share all of this (`serve`):

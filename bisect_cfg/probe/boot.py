@@ -4,18 +4,18 @@ import atexit
 import sys
 
 from . import (
+    children,
     dry_run,
     heartbeat,
     imports,
     instruments,
     library_objects,
-    lineage,
     own_settings,
     protocol,
-    quiet,
     record,
     redact,
     serve,
+    side_effects,
     sources,
     watch,
     world,
@@ -33,19 +33,19 @@ def start(path):
     """Read the orders at `path` (see `protocol`) and prepare this process."""
     orders = _orders(path)
     redact.know_command(getattr(sys, "argv", ()))
-    lineage.answer()
+    children.answer()
     if isinstance(orders, protocol.Inspect):
-        lineage.hand_down(path)
+        children.hand_down(path)
         dry_run.start(orders)
         return
-    lineage.set_variables(orders.restore)
+    children.set_variables(orders.restore)
 
     library_objects.install()
     own_settings.install()
     world.install()
     heartbeat.install(watch.HEAVY)
     watch.install()
-    quiet.install()
+    side_effects.install()
     os.register_at_fork(after_in_child=_forked)
     if isinstance(orders, protocol.Cold):
         serve.begin(orders.request)
@@ -54,7 +54,9 @@ def start(path):
         _note_preparations()
         return
 
-    quiet.state.folder = os.path.dirname(path)  # what runs before the fork writes there, not to the user's places
+    side_effects.state.folder = os.path.dirname(
+        path
+    )  # what runs before the fork writes there, not to the user's places
     server = serve.Server(orders.socket)
     os.set_inheritable(orders.socket, False)
     nvml_of_the_user = os.environ.get(_NVML)
@@ -106,17 +108,17 @@ def join():
     Most do neither: workers of data loaders, compilers, engines.
     """
     redact.know_command(getattr(sys, "argv", ()))
-    lineage.answer()
-    folder = lineage.state.folder
+    children.answer()
+    folder = children.state.folder
     try:
         orders = _orders(os.path.join(folder, protocol.ORDERS_FILE))
     except (OSError, ValueError, TypeError, KeyError):  # the trial is over, and so will we be in a moment
         return
-    quiet.state.folder = folder  # started before there is a trial: nothing goes to the user's places
+    side_effects.state.folder = folder  # started before there is a trial: nothing goes to the user's places
     library_objects.install()
     own_settings.install()
     watch.install()
-    quiet.install()
+    side_effects.install()
     if not isinstance(orders, protocol.Cold):
         return
     serve.begin(orders.request, first=False)
@@ -177,7 +179,7 @@ def _take_number():
 
 def _hand_down(request):
     """What this trial's process starts belongs to the trial, and finds its orders in the trial's folder."""
-    lineage.begin(request.folder)
+    children.begin(request.folder)
     path = os.path.join(request.folder, protocol.ORDERS_FILE)
     if not os.path.exists(path):  # repeated by hand
         with open(path, "w", encoding="utf-8", opener=record.private) as stream:

@@ -12,7 +12,7 @@ first meet: no data and no model has been loaded eight times over.
 import socket
 import sys
 
-from . import library_objects, lineage, protocol, quiet, record, sources, watch, world
+from . import children, library_objects, protocol, record, side_effects, sources, watch, world
 from .held import functools, os
 from .imports import when_imported
 
@@ -23,7 +23,7 @@ def start(orders):
     """Set the hooks, by a `protocol.Inspect`."""
     _state["orders"] = orders
     library_objects.install()
-    quiet.install()
+    side_effects.install()
     sources.state.before = _before
     sources.state.after = _after
     when_imported("transformers.trainer", lambda module: _end_at(module.Trainer))
@@ -51,7 +51,7 @@ def _arrive():
     folder = os.path.join(orders.folder, f"rank-{rank}")
     os.makedirs(folder, exist_ok=True)
     record.open_folder(folder)
-    lineage.set_variables(orders.restore)
+    children.set_variables(orders.restore)
     from . import machine  # and what it imports, in this process alone
 
     found = {**machine.installed(), **machine.machine()}

@@ -3,8 +3,8 @@
 A configuration class is wrapped at ``__post_init__`` of the outermost *library* class: at that moment every field
 holds what the user passed (in Python, through a parser, or in ``__post_init__`` of a class of the user's own), and
 nothing has been resolved yet. The raw values are offered beside the defaults of the library class (`sources.offer`),
-the values of the trial are put in, reporters, hub and checkpoints are taken off (`quiet`), and the library resolves and
-checks.
+the values of the trial are put in, reporters, hub and checkpoints are taken off (`side_effects`), and the library
+resolves and checks.
 
 =============  ==========================================  =====================================================
 kind           built by                                    names
@@ -19,7 +19,7 @@ kind           built by                                    names
 import contextlib
 import sys
 
-from . import protocol, quiet, record, redact, sources, values, wrap
+from . import protocol, record, redact, side_effects, sources, values, wrap
 from .held import _getframe, dataclasses, re
 from .imports import when_imported
 
@@ -109,7 +109,7 @@ def _build(thing, kind, resolve):
     )
     apply(thing, wanted, defaults)
     if kind == "args":
-        quiet.silence(thing, index, _prepares(cls, index))
+        side_effects.silence(thing, index, _prepares(cls, index))
     try:
         resolve()
     except BaseException as error:
@@ -222,7 +222,7 @@ def _assign(original, self, name, value):
     index, chosen, defaults = settled
     if _is_assigned_by_user(_getframe(2)):
         record.event(protocol.Assigned("args", index, name, values.encode(value, name)))
-        if name in chosen or quiet.redirects(name):
+        if name in chosen or side_effects.redirects(name):
             return None
         original(self, name, value)
         nested = {key: item for key, item in chosen.items() if key.startswith(name + ".")}

@@ -9,7 +9,7 @@ begins to train (`claim`). The others, forked or started anew, write into files 
 their process id.
 """
 
-from . import lineage, protocol, redact
+from . import children, protocol, redact
 from .held import json, open, os, time
 
 _state = {"folder": None, "trial": None, "start": time.time(), "process": None, "first": None}
@@ -57,7 +57,7 @@ def first():
 
 def claim():
     """This process begins to train: the trial is about it from now on. False if another one trains already."""
-    if not lineage.claim():
+    if not children.claim():
         return False
     if not ours():
         for name in (protocol.EVENTS_FILE, protocol.METRICS_FILE):

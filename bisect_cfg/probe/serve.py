@@ -10,17 +10,17 @@ import inspect
 import sys
 
 from . import (
+    children,
     dataset_rows,
     heartbeat,
+    input_files,
     instruments,
     library_objects,
-    lineage,
-    opened,
     origin,
     protocol,
-    quiet,
     record,
     redact,
+    side_effects,
     sources,
     values,
     watch,
@@ -337,7 +337,7 @@ def build(item):
             except ValueError:
                 pass  # an opaque object: its default stands in for it
         library_objects.apply(thing, item.overrides, defaults)
-        quiet.silence(thing)
+        side_effects.silence(thing)
         thing.output_dir = os.devnull  # never created: resolving only checks
         reads.clear()
         if hasattr(thing, "__post_init__"):
@@ -416,11 +416,11 @@ def begin(request, first=True):
 
     `first` says whether it is the first process of the run, or one that this has started.
     """
-    lineage.set_variables(request.env)
+    children.set_variables(request.env)
     world.meet_at(request.port)
     place = request.folder if first and not request.launched else world.begin(request.folder)
     record.open_folder(place, first, request.folder)
-    opened.begin(request.opened, first)
+    input_files.begin(request.opened, first)
     if not request.heartbeat:
         heartbeat.stop()
     elif first:

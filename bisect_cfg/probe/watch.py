@@ -13,19 +13,19 @@ import sys
 
 from . import (
     again,
+    checkpoints,
+    children,
     dataset_rows,
-    elsewhere,
     heartbeat,
+    input_files,
     instruments,
     library_objects,
-    lineage,
     model_placement,
-    opened,
     origin,
     protocol,
     record,
     redact,
-    saved,
+    saves,
     sources,
     values,
     world,
@@ -67,7 +67,10 @@ def install():
 
     def excepthook(kind, error, trace):
         _training["told"] = error
-        if not record.first() or lineage.trainer() in (None, os.getpid()):  # else a launcher that tells what it started
+        if not record.first() or children.trainer() in (
+            None,
+            os.getpid(),
+        ):  # else a launcher that tells what it started
             record_exception(error, trace, phase="before training", final=nothing_left())
         previous(kind, error, trace)
 
@@ -78,7 +81,7 @@ def script_end():
     """At the end of the interpreter: note the exception that ended the script, if a hook of its own has taken it."""
     error = getattr(sys, "last_value", None)
     taken = isinstance(error, BaseException) and error is not _training["told"]
-    if taken and _training["active"] != os.getpid() and lineage.trainer() in (None, os.getpid()):
+    if taken and _training["active"] != os.getpid() and children.trainer() in (None, os.getpid()):
         record_exception(error, error.__traceback__, phase="before training", final=True)
     record.event(protocol.ScriptEnd())
 
@@ -105,13 +108,13 @@ def finish(code):
         except Exception:
             pass
     helper = _training["active"] != os.getpid()  # forked in the middle of training
-    if not helper and record.folder() is not None and lineage.trainer() is not None:
-        if lineage.trainer() != os.getpid():
-            lineage.hold(code)  # a second training: the run goes on until that under study is over
+    if not helper and record.folder() is not None and children.trainer() is not None:
+        if children.trainer() != os.getpid():
+            children.hold(code)  # a second training: the run goes on until that under study is over
         if world.several():
             world.over(code)
-        if lineage.state.root != os.getpid():
-            lineage.over(code)  # else whoever started us would go on with what comes after training
+        if children.state.root != os.getpid():
+            children.over(code)  # else whoever started us would go on with what comes after training
     os._exit(code)
 
 
@@ -151,9 +154,9 @@ def _go_on(trainer):
     _note_completion(trainer)
     heartbeat.expect("")
     if not world.several():  # another process of the run may be the one that trains next
-        lineage.release()
+        children.release()
     path = os.path.join(record.trial(), protocol.GO_ON_FILE.format(_training["number"]))
-    while lineage.state.followed and not os.path.exists(path):
+    while children.state.followed and not os.path.exists(path):
         time.sleep(_LOOK_SECONDS)
 
 
@@ -184,11 +187,11 @@ def _wrap_trainer(module):
         if engage is not None:
             engage()
         record.claim()
-        opened.train()
+        input_files.train()
         if record.ours():
             heartbeat.open_file(record.folder())
         if not stage:
-            elsewhere.begin()
+            saves.begin()
         self.args.logging_nan_inf_filter = False  # it hides what we look for; it only concerns logging
         args, kwargs = _checkpoint_of_the_user(self.args, args, kwargs)
         steps = None if stage else orders.steps
@@ -235,7 +238,7 @@ def _find_checkpoints_of_the_user(module):
     original = module.get_last_checkpoint
 
     def get_last_checkpoint(folder):
-        own = elsewhere.own_place(folder)
+        own = saves.own_place(folder)
         return original(folder) or (original(own) if own is not None and os.path.isdir(own) else None)
 
     module.get_last_checkpoint = get_last_checkpoint
@@ -304,7 +307,7 @@ def _record_begin(trainer):
             pid=os.getpid(),
             parent=os.getppid(),
             first=record.first(),
-            forked=not record.first() and not lineage.state.joined,
+            forked=not record.first() and not children.state.joined,
             args=sources.object_index("args", trainer.args),
             modelcfg=last("modelcfg"),
             peft=last("peft"),
@@ -348,8 +351,8 @@ def _callback_class(module):
             self.bad_since = None  # the step at which the weights were first seen non-finite
             self.began = time.monotonic()
             self.within_epoch = False  # whether a step of this epoch has begun
-            wanted = orders.checkpoints is not None and saved.can_save(trainer)
-            self.saver = saved.Saver(trainer, orders.checkpoints) if wanted else None
+            wanted = orders.checkpoints is not None and checkpoints.can_save(trainer)
+            self.saver = checkpoints.Saver(trainer, orders.checkpoints) if wanted else None
 
         def on_train_begin(self, args, state, control, **kwargs):
             origin.keep_intervals(args, state)

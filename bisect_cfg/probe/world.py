@@ -11,7 +11,7 @@ the others for a while and then leaves by itself.
 
 import sys
 
-from . import lineage, protocol, record
+from . import children, protocol, record
 from .held import functools, os, time
 from .imports import when_imported
 
@@ -88,9 +88,9 @@ def begin(folder):
         return folder
     place = folder if rank == 0 else os.path.join(folder, FOLDER, str(rank))
     os.makedirs(place, 0o700, exist_ok=True)
-    if not lineage.claim(place):
+    if not children.claim(place):
         return folder  # started by one of them
-    lineage.state.place = place
+    children.state.place = place
     _state.update(rank=rank, world=world, trial=folder)
     _meet()
     return place
@@ -134,12 +134,12 @@ def note(**details):
 def given():
     """What the launcher has added to the environment that it was started with itself: name -> value."""
     try:
-        with open(f"/proc/{lineage.state.root}/environ", "rb") as stream:
+        with open(f"/proc/{children.state.root}/environ", "rb") as stream:
             lines = stream.read().split(b"\0")
     except OSError:
         return {}
     before = dict(line.split(b"=", 1) for line in lines if b"=" in line)
-    ours = (lineage.PROBE, lineage.PATH)
+    ours = (children.PROBE, children.PATH)
     return {
         os.fsdecode(name): os.fsdecode(value)
         for name, value in os.environb.items()
@@ -159,10 +159,10 @@ def words():
 def over(code):
     """This process is over: say so, and wait for the others."""
     record.event(protocol.Over(code, os.getpid()))
-    with open(os.path.join(lineage.state.place, "over"), "w") as stream:
+    with open(os.path.join(children.state.place, "over"), "w") as stream:
         stream.write(str(code))
     deadline = time.monotonic() + _WAIT_SECONDS
-    while lineage.state.followed or (code == 0 and time.monotonic() < deadline and not _all_over()):
+    while children.state.followed or (code == 0 and time.monotonic() < deadline and not _all_over()):
         time.sleep(0.05)  # other threads go on: what they have to send is sent
     os._exit(code if code >= 0 else 128 - code)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bisect_cfg.jsonfile import private, write_text
 from bisect_cfg.probe import redact
-from bisect_cfg.probe.elsewhere import OUTPUT
 from bisect_cfg.probe.protocol import EVENTS_FILE, STACKS_FILE
+from bisect_cfg.probe.saves import OUTPUT
 from bisect_cfg.runner.logs import shorten
 
 KEPT_BYTES = 256 << 20

@@ -1,7 +1,7 @@
 """The end of a run whose training is in a process that the script has started.
 
 The script's own process would go on after that: it copies a checkpoint, uploads, starts over. So the run is over when
-the training is. The probe reports that (event ``over``, see its `lineage`) and waits. If only a shell waits for the
+the training is. The probe reports that (event ``over``, see its `children`) and waits. If only a shell waits for the
 training, the tool notices its end a moment late.
 """
 

@@ -22,7 +22,7 @@ from bisect_cfg.doctor.findings import check
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import address, canonical, every, parameter, spelled, successors, table
 from bisect_cfg.parameters.odds import risk_of
-from bisect_cfg.probe import quiet
+from bisect_cfg.probe import side_effects
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
 from bisect_cfg.recommend.proposals import weight
 from bisect_cfg.recommend.search_range import search_range_of
@@ -73,7 +73,7 @@ def test_failures_speak_of_the_groups() -> None:
 
 
 def test_what_the_probe_sets_is_redirected_and_pinned() -> None:
-    for name in (*quiet.PINNED, "output_dir", "logging_dir"):
+    for name in (*side_effects.PINNED, "output_dir", "logging_dir"):
         assert parameter(name).redirected and parameter(name).pinned, name
         with pytest.raises(InputError, match="no effect|holds a secret"):
             parse_pins([f"{name}=1"])

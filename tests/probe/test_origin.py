@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tools import slow
 
 from bisect_cfg.probe import origin
+from bisect_cfg.probe.checkpoints import to_keep
 from bisect_cfg.probe.protocol import (
     CheckpointOrders,
     CheckpointSaved,
@@ -28,7 +29,6 @@ from bisect_cfg.probe.protocol import (
     Resumed,
     Update,
 )
-from bisect_cfg.probe.saved import to_keep
 
 SCRIPT = f"""
     import json, sys, toy

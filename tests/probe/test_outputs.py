@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.probe import elsewhere, quiet, watch
+from bisect_cfg.probe import saves, side_effects, watch
 
 
 @pytest.fixture
 def redirected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """The user's folder and the one in its place."""
-    monkeypatch.setattr(elsewhere.state, "outputs", {})
-    monkeypatch.setattr(quiet.state, "folder", str(tmp_path / "trial"))
+    monkeypatch.setattr(saves.state, "outputs", {})
+    monkeypatch.setattr(side_effects.state, "folder", str(tmp_path / "trial"))
     monkeypatch.chdir(tmp_path)
     arguments = types.SimpleNamespace(output_dir="sft", save_strategy="steps", report_to="wandb")
-    quiet.silence(arguments, 0, prepares=True)
+    side_effects.silence(arguments, 0, prepares=True)
     assert (arguments.save_strategy, arguments.report_to) == ("steps", "none")  # a later stage may load what it saves
     second = types.SimpleNamespace(output_dir="grpo", save_strategy="steps")
-    quiet.silence(second, 1)
+    side_effects.silence(second, 1)
     assert second.save_strategy == "no" and second.output_dir != arguments.output_dir
     return tmp_path / "sft", Path(arguments.output_dir)
 
@@ -29,13 +29,13 @@ def test_what_a_stage_saves_is_found_where_the_script_looks_for_it(redirected):
     own, place = redirected
     own.mkdir()
     (own / "config.json").write_text("of an earlier run of the user's")
-    assert elsewhere.found("sft") == "sft"  # nothing was saved yet
+    assert saves.found("sft") == "sft"  # nothing was saved yet
     (place / "checkpoint-3").mkdir(parents=True)
     (place / "checkpoint-3/config.json").touch()
-    assert elsewhere.found("sft") == "sft" and elsewhere.found("sft/checkpoint-3") == str(place / "checkpoint-3")
+    assert saves.found("sft") == "sft" and saves.found("sft/checkpoint-3") == str(place / "checkpoint-3")
     (place / "config.json").touch()
-    assert elsewhere.found(own) == str(place)
-    assert elsewhere.found("Qwen/Qwen3") == "Qwen/Qwen3" and elsewhere.found("sft-2") == "sft-2"
+    assert saves.found(own) == str(place)
+    assert saves.found("Qwen/Qwen3") == "Qwen/Qwen3" and saves.found("sft-2") == "sft-2"
 
 
 def test_the_last_checkpoint_is_looked_for_in_the_users_own_folder(redirected):
@@ -56,10 +56,10 @@ def test_processes_that_a_notebook_starts_meet_at_a_port_of_their_own():
     def notebook_launcher(function, args=(), num_processes=None, use_port="29500", *, node_rank=0):
         return use_port
 
-    quiet._use_free_port(types.SimpleNamespace(notebook_launcher=notebook_launcher))
+    side_effects._use_free_port(types.SimpleNamespace(notebook_launcher=notebook_launcher))
     first = notebook_launcher(print)
     assert first != "29500" and 1024 < int(first) < 65536 and notebook_launcher(print, use_port="29501") == "29501"
     assert notebook_launcher.__defaults__[:2] == ((), None)
     plain = types.SimpleNamespace(notebook_launcher=lambda function: function)
-    quiet._use_free_port(plain)
+    side_effects._use_free_port(plain)
     assert plain.notebook_launcher(3) == 3

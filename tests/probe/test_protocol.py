@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.probe import lineage, protocol
+from bisect_cfg.probe import children, protocol
 from bisect_cfg.probe.protocol import (
     Event,
     Message,
@@ -97,9 +97,9 @@ def test_the_probe_writes_no_other_events_and_all_of_these() -> None:
 
 
 def test_what_is_written_where_nothing_can_be_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(lineage.state, "folder", str(tmp_path))
-    monkeypatch.setattr(lineage, "hold", lambda code: None)
-    lineage.over(-8)
+    monkeypatch.setattr(children.state, "folder", str(tmp_path))
+    monkeypatch.setattr(children, "hold", lambda code: None)
+    children.over(-8)
     assert read_event(json.loads((tmp_path / protocol.EVENTS_FILE).read_text())) == protocol.Over(-8, os.getpid())
 
 

@@ -1,6 +1,6 @@
 """Loaded by the interpreter at start-up because the tool put this folder on ``PYTHONPATH``. See the package above.
 
-In the first process of a run the whole probe is loaded at once. A process that the run has started (``lineage``) loads
+In the first process of a run the whole probe is loaded at once. A process that the run has started (``children``) loads
 it when one of the libraries is looked for: most have nothing to do with them, and are as they would be without us.
 """
 
@@ -22,17 +22,17 @@ def _start():
     value = os.environ.get("BISECT_CFG_PROBE")
     started = value is not None and value.startswith(("child:", "alone:"))
 
-    lineage = None
+    children = None
     if value:
-        lineage = type(sys)("_bisect_cfg_probe.lineage")
-        lineage.__file__ = os.path.join(folder, "lineage.py")
-        loader = SourceFileLoader(lineage.__name__, lineage.__file__)
-        exec(loader.get_code(lineage.__name__), lineage.__dict__)
+        children = type(sys)("_bisect_cfg_probe.children")
+        children.__file__ = os.path.join(folder, "children.py")
+        loader = SourceFileLoader(children.__name__, children.__file__)
+        exec(loader.get_code(children.__name__), children.__dict__)
         if started:
-            lineage.join(value)
-            lineage.restore_path()
+            children.join(value)
+            children.restore_path()
         else:
-            lineage.begin(os.path.dirname(value))
+            children.begin(os.path.dirname(value))
 
     def load():
         spec = spec_from_file_location(
@@ -47,7 +47,7 @@ def _start():
         )
         package.__package__ = spec.name
         sys.modules[spec.name] = package
-        sys.modules[lineage.__name__] = package.lineage = lineage
+        sys.modules[children.__name__] = package.children = children
         spec.loader.exec_module(package)
         from _bisect_cfg_probe import boot
 

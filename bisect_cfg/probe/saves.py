@@ -13,7 +13,7 @@ Before that training the script's files are its own: a model that it saves for o
 
 import sys
 
-from . import lineage, protocol, record
+from . import children, protocol, record
 from .held import functools, os
 from .imports import when_imported
 
@@ -115,7 +115,7 @@ def begin():
 def _active():
     if state.began:
         return True
-    trainer = lineage.trainer()
+    trainer = children.trainer()
     return trainer is not None and os.path.exists(f"/proc/{trainer}")
 
 
@@ -125,7 +125,7 @@ def _is_path(value):
 
 def _mirror(path):
     """Where a path outside the trial's folder is kept inside it; None for one that is left as it is."""
-    folder = record.trial() or lineage.state.folder
+    folder = record.trial() or children.state.folder
     if folder is None:
         return None
     path, folder = os.path.realpath(path), os.path.realpath(folder)

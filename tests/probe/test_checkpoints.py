@@ -9,14 +9,14 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bisect_cfg.probe import saved
+from bisect_cfg.probe import checkpoints
 from bisect_cfg.probe.protocol import CheckpointOrders, CheckpointSaved, Intake, NoCheckpoints
 
 
-def a_process(number: int, orders: CheckpointOrders) -> saved.Saver:
+def a_process(number: int, orders: CheckpointOrders) -> checkpoints.Saver:
     args = SimpleNamespace(world_size=2, process_index=number)
     model = SimpleNamespace(parameters=lambda: [])
-    return saved.Saver(SimpleNamespace(args=args, model=model, state=SimpleNamespace(global_step=0)), orders)
+    return checkpoints.Saver(SimpleNamespace(args=args, model=model, state=SimpleNamespace(global_step=0)), orders)
 
 
 @given(
@@ -36,12 +36,12 @@ def test_all_save_after_the_same_steps(first_comes_first, intake, before, fails_
         done[trainer.args.process_index].append(trainer.state.global_step)
 
     with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(
-        saved, _save=save, record=SimpleNamespace(trial=lambda: folder, event=events.append, private=None),
+        checkpoints, _save=save, record=SimpleNamespace(trial=lambda: folder, event=events.append, private=None),
         origin=SimpleNamespace(intake_of=lambda trainer: intake), time=SimpleNamespace(monotonic=lambda: now[0]),
     ):  # fmt: skip
         both = []
         for number in (0, 1):
-            with mock.patch.object(saved.world, "rank", lambda number=number: number):
+            with mock.patch.object(checkpoints.world, "rank", lambda number=number: number):
                 both.append(a_process(number, CheckpointOrders(1 << 20, before)))
         for step, order in enumerate(first_comes_first, 1):
             now[0] += 1.0

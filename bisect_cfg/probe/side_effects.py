@@ -6,7 +6,7 @@ upload draws no random number.
 
 import sys
 
-from . import elsewhere, protocol, record
+from . import protocol, record, saves
 from .held import functools, os
 from .imports import when_imported
 
@@ -65,7 +65,7 @@ def install():
     when_imported("huggingface_hub._login", _wrap_login)
     when_imported("transformers.utils.hub", _wrap_push)
     when_imported("accelerate.launchers", _use_free_port)
-    elsewhere.install()
+    saves.install()
 
 
 def _use_free_port(module):
@@ -101,13 +101,13 @@ def silence(arguments, index=0, prepares=False):
             setattr(arguments, name, value)
     folder = record.trial() or state.folder
     if folder is not None:
-        place = os.path.join(folder, elsewhere.OUTPUT, *((f"config-{index + 1}",) if index else ()))
+        place = os.path.join(folder, saves.OUTPUT, *((f"config-{index + 1}",) if index else ()))
         if isinstance(arguments.output_dir, str) and os.path.isdir(arguments.output_dir):
             os.makedirs(place, exist_ok=True)  # scripts look for it before they look for a checkpoint in it
-        elsewhere.redirect(arguments.output_dir, place)
+        saves.redirect(arguments.output_dir, place)
         arguments.output_dir = place
         if getattr(arguments, "logging_dir", None) is not None:
-            arguments.logging_dir = os.path.join(folder, elsewhere.OUTPUT, "runs")
+            arguments.logging_dir = os.path.join(folder, saves.OUTPUT, "runs")
 
 
 def _wrap_hub(module):
