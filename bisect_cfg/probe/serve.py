@@ -6,7 +6,6 @@ Forking is sound only while nothing that cannot be inherited is alive: no CUDA c
 script's own. `unsound` says what stands in the way, and then the tool takes a colder start.
 """
 
-import inspect
 import sys
 
 from . import (
@@ -15,18 +14,15 @@ from . import (
     heartbeat,
     input_files,
     instruments,
-    library_objects,
     origin,
     protocol,
     record,
-    redact,
-    side_effects,
     sources,
-    values,
+    validity,
     watch,
     world,
 )
-from .held import functools, json, os, re, select, signal, threading, time, traceback
+from .held import json, os, select, signal, threading, time, traceback
 from .imports import when_imported
 
 # Threads of these names do nothing that a forked child needs: tqdm's monitor only refreshes progress bars.
@@ -304,7 +300,7 @@ class Server:
                 with os.fdopen(child_reads) as questions, os.fdopen(child_writes, "w") as answers:
                     for line in questions:  # ends when the server does
                         request = protocol.from_json(protocol.BuildRequest, json.loads(line))
-                        answers.write(_line(build(request)).decode())
+                        answers.write(_line(validity.build(request)).decode())
                         answers.flush()
             finally:  # also of SystemExit: the script does not go on in here
                 os._exit(0)
@@ -314,97 +310,6 @@ class Server:
 
     def _die(self):
         os._exit(0)  # the supervisor ends what was forked from here
-
-
-def build(item):
-    """Build one configuration object from a `protocol.BuildRequest`; a `protocol.BuildAnswer`."""
-    import importlib
-    import warnings
-
-    warnings.simplefilter("ignore")
-    sources.state.before = None
-    reads = set()
-    try:
-        cls = getattr(importlib.import_module(item.module), item.cls)
-        defaults = library_objects.defaults_of(cls)
-        watched = _reading(cls, item.world_size, reads)
-        thing = watched.__new__(watched)
-        for name, value in defaults.items():
-            setattr(thing, name, value)
-        for name, value in item.raw.items():
-            try:
-                setattr(thing, name, values.decode_part(value, library_objects.takes_dict(cls, name)))
-            except ValueError:
-                pass  # an opaque object: its default stands in for it
-        library_objects.apply(thing, item.overrides, defaults)
-        side_effects.silence(thing)
-        thing.output_dir = os.devnull  # never created: resolving only checks
-        reads.clear()
-        if hasattr(thing, "__post_init__"):
-            with library_objects.unwatched(thing):  # our own hook would look at every field
-                thing.__post_init__()
-        _check_groups(thing, item.world_size, sys.modules.get("trl.trainer.grpo_trainer"))
-    except Exception as error:
-        return protocol.BuildAnswer(error=redact.scrub(f"{type(error).__name__}: {error}"), reads=sorted(reads))
-    looked_at = sorted(reads & set(defaults))  # by the library: from here on we look ourselves
-    found = {name: values.encode(getattr(thing, name, None), name) for name in defaults}
-    return protocol.BuildAnswer(found, reads=looked_at)
-
-
-# How the trainer of TRL 0.15 to 0.17 counts a batch of completions, before it checks that it holds whole groups.
-_BATCH = re.compile(r"batch_size = args\.per_device_train_batch_size \* num_processes( \* args\.gradient_\w+)?\n")
-
-
-def _check_groups(thing, world_size, module):
-    """What TRL 0.15 to 0.17 checks in the trainer, with the models loaded by then; later ones do in the config.
-
-    Raises:
-        ValueError: the trainer would refuse this training config.
-    """
-    trainer = getattr(module, "GRPOTrainer", None)
-    if trainer is None or not library_objects.is_grpo(type(thing)):
-        return
-    found = _batch_of(trainer.__init__)
-    if found is None:
-        return
-    size = thing.per_device_train_batch_size * world_size
-    size *= thing.gradient_accumulation_steps if found[1] else 1
-    if thing.num_generations < 2 or size % thing.num_generations:
-        raise ValueError(
-            f"The train batch size ({size} completions) must be evenly divisible by the number of generations per "
-            f"prompt ({thing.num_generations})."
-        )
-
-
-@functools.cache
-def _batch_of(constructor):
-    try:
-        return _BATCH.search(inspect.getsource(constructor))
-    except (OSError, TypeError):  # made at run time (unsloth's), perhaps with another check
-        return None
-
-
-_reading_classes = {}
-
-
-def _reading(cls, processes, reads):
-    """A subclass of `cls`, as it is among so many processes, that notes in `reads` which attributes are looked at."""
-    key = cls, processes
-    if key not in _reading_classes:
-
-        def __getattribute__(self, name):
-            _reading_classes[key][1].add(name)
-            if name == "__dict__" and sys._getframe(1).f_globals.get("__name__") != "functools":  # its cached_property
-                _reading_classes[key][1].update(library_objects.defaults_of(cls))  # by `vars`: every field at once
-            return super(watched, self).__getattribute__(name)
-
-        own = {"__getattribute__": __getattribute__, "__module__": cls.__module__}
-        if processes > 1:
-            own["world_size"] = processes  # in place of the property: here is one process
-        watched = type(cls.__name__, (cls,), own)
-        _reading_classes[key] = [watched, reads]
-    _reading_classes[key][1] = reads
-    return _reading_classes[key][0]
 
 
 def _line(message):

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from bisect_cfg.probe import serve
+from bisect_cfg.probe import validity
 from bisect_cfg.probe.protocol import BuildRequest
 
 
@@ -32,12 +32,12 @@ def request(batch: int, processes: int) -> BuildRequest:
 
 @pytest.mark.parametrize("order", [(1, 2, 1, 2), (2, 1, 2, 1)])
 def test_one_process_builds_configs_for_any_number(order):
-    errors = [serve.build(request(4, processes)).error for processes in order]
+    errors = [validity.build(request(4, processes)).error for processes in order]
     assert errors == [None if processes == 2 else "ValueError: no whole groups" for processes in order]
 
 
 def test_only_what_the_library_has_looked_at_tells_configs_apart():
-    answer = serve.build(request(16, 1))
+    answer = validity.build(request(16, 1))
     assert answer.error is None and answer.values["unread"] == 0.5
     assert {"batch", "groups"} <= set(answer.reads) and "unread" not in answer.reads
 
@@ -50,5 +50,5 @@ class LooksAtAll(Config):
 
 
 def test_a_config_that_looks_at_all_its_fields_at_once():
-    answer = serve.build(BuildRequest(module=__name__, cls="LooksAtAll", raw={}, overrides={"unread": -1.0}))
+    answer = validity.build(BuildRequest(module=__name__, cls="LooksAtAll", raw={}, overrides={"unread": -1.0}))
     assert answer.error == "ValueError: negative" and "unread" in answer.reads

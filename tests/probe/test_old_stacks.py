@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import bisect_cfg
-from bisect_cfg.probe import heartbeat, library_objects, serve
+from bisect_cfg.probe import heartbeat, library_objects, validity
 
 PACKAGE = Path(bisect_cfg.__file__).parent
 
@@ -59,7 +59,7 @@ def refused(module, batch, accumulation, generations, processes=1):
         per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, num_generations=generations
     )
     try:
-        serve._check_groups(config, processes, module)
+        validity._check_groups(config, processes, module)
     except ValueError as error:
         return str(error)
     return ""
