@@ -8,7 +8,7 @@ sees neither variable, and what it starts gets both (`children`). Nothing of ``b
 user's environment.
 
 What it then does. Import hooks (`imports`) wait for the few libraries we care about and wrap a handful of
-methods: where a configuration object is built (`library_objects`), where training runs (`watch`), where
+methods: where a configuration object is built (`library_objects`), where training runs (`training`), where
 something would be written to the outside world (`side_effects`). Everything seen goes into files of the trial's
 folder, one JSON object a line (`record`); the tool reads along from outside.
 

@@ -17,7 +17,7 @@ from . import (
     serve,
     side_effects,
     sources,
-    watch,
+    training,
     world,
 )
 from .held import faulthandler, gc, json, open, os
@@ -43,8 +43,8 @@ def start(path):
     library_objects.install()
     own_settings.install()
     world.install()
-    heartbeat.install(watch.HEAVY)
-    watch.install()
+    heartbeat.install(training.HEAVY)
+    training.install()
     side_effects.install()
     os.register_at_fork(after_in_child=_forked)
     if isinstance(orders, protocol.Cold):
@@ -117,18 +117,18 @@ def join():
     side_effects.state.folder = folder  # started before there is a trial: nothing goes to the user's places
     library_objects.install()
     own_settings.install()
-    watch.install()
+    training.install()
     side_effects.install()
     if not isinstance(orders, protocol.Cold):
         return
     serve.begin(orders.request, first=False)
 
     def engage():
-        if watch.engage is not None:
-            watch.engage = None
+        if training.engage is not None:
+            training.engage = None
             if not _take_number():
                 world.note(words=world.words(), given=world.given())
-            heartbeat.install(watch.HEAVY)  # not before: other processes are left as they are
+            heartbeat.install(training.HEAVY)  # not before: other processes are left as they are
             instruments.begin(orders.request.instruments, record.folder())
             _attach(record.folder())
 
@@ -146,7 +146,7 @@ def _engage_at_config(engage):
             sources.state.before = None
             engage()
 
-    watch.engage = engage
+    training.engage = engage
     sources.state.before = before
 
 
@@ -156,10 +156,10 @@ def _forked():
         return
 
     def engage():
-        watch.engage = None
+        training.engage = None
         numbered = _take_number()
         if instruments.state.spec is None:
-            instruments.begin(watch.orders.instruments, record.folder())
+            instruments.begin(training.orders.instruments, record.folder())
         if numbered:
             _attach(record.folder())
 
@@ -205,7 +205,7 @@ def _note_preparations():
         if changed or added:
             record.event(protocol.Prepared(changed, added))
 
-    imports.before_first_import(watch.HEAVY + ("numpy", "huggingface_hub", "tokenizers"), note)
+    imports.before_first_import(training.HEAVY + ("numpy", "huggingface_hub", "tokenizers"), note)
 
 
 def _import(modules):
@@ -226,4 +226,4 @@ def _attach(folder):
     faulthandler.enable(file=stacks, all_threads=True)
     faulthandler.register(protocol.STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
     record.event(protocol.Started(os.getpid()))
-    atexit.register(watch.script_end)
+    atexit.register(training.script_end)

@@ -12,7 +12,7 @@ first meet: no data and no model has been loaded eight times over.
 import socket
 import sys
 
-from . import children, library_objects, protocol, record, side_effects, sources, watch, world
+from . import children, library_objects, protocol, record, side_effects, sources, training, world
 from .held import functools, os
 from .imports import when_imported
 
@@ -35,7 +35,7 @@ def start(orders):
         # A script may die before it has built anything. A launcher dies as well then, and says nothing new.
         if record.folder() is not None or not orders.launched or world.number(world.RANK, None) is not None:
             _arrive()
-            watch.record_exception(error, trace, phase="before training", final=watch.nothing_left())
+            training.record_exception(error, trace, phase="before training", final=training.nothing_left())
         previous(kind, error, trace)
 
     sys.excepthook = excepthook
@@ -104,4 +104,4 @@ def _end(arguments, model=None):
     _arrive()
     index = None if arguments is None else sources.object_index("args", arguments)
     record.event(protocol.Stopped(index, str(getattr(model, "dtype", "")).replace("torch.", "") or None))
-    watch.finish(0)
+    training.finish(0)

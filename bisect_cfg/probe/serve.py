@@ -18,8 +18,8 @@ from . import (
     protocol,
     record,
     sources,
+    training,
     validity,
-    watch,
     world,
 )
 from .held import json, os, select, signal, threading, time, traceback
@@ -332,5 +332,5 @@ def begin(request, first=True):
         heartbeat.open_file(place)
     if first and (request.launched or not request.started):
         instruments.begin(request.instruments, place)
-    for part in (sources, origin, dataset_rows, watch):
+    for part in (sources, origin, dataset_rows, training):
         part.set_orders(request)

@@ -25,7 +25,7 @@ PARTS = (
     ("transformers", "Trainer.create_optimizer", "the optimizer"),
     ("transformers", "Trainer.create_scheduler", "the schedule"),
     ("accelerate", "Accelerator.prepare", "accelerate's preparation"),
-    ("_bisect_cfg_probe.watch", "_record_begin", "the probe's own record"),
+    ("_bisect_cfg_probe.training", "_record_begin", "the probe's own record"),
     ("transformers", "Trainer.train", "the rest of the trainer's setup"),
 )
 """What is timed: module, name in it, what it is."""

@@ -29,6 +29,7 @@ from . import (
     sources,
     values,
     world,
+    wrap,
 )
 from .held import _getframe, math, os, threading, time, traceback
 from .imports import when_imported
@@ -61,8 +62,10 @@ def set_orders(request):
 
 def install():
     """Wrap the trainer when it is imported, and note an exception that ends the script before it trains."""
-    when_imported("transformers.trainer", _wrap_trainer)
-    when_imported("transformers.trainer_utils", _find_checkpoints_of_the_user)
+    when_imported("transformers.trainer", lambda module: wrap.around(module.Trainer, "train", _train))
+    when_imported(
+        "transformers.trainer_utils", lambda module: wrap.around(module, "get_last_checkpoint", _get_last_checkpoint)
+    )
     previous = sys.excepthook
 
     def excepthook(kind, error, trace):
@@ -165,83 +168,84 @@ def _note_completion(trainer):
     record.event(protocol.Completed(_training["number"], type(trainer).__name__, index))
 
 
-def _wrap_trainer(module):
-    original = module.Trainer.train
-
-    def train(self, *args, **kwargs):
-        if _training["active"] or _training["within"]:
-            return original(self, *args, **kwargs)
-        _training["number"] += 1
-        if not _is_target(self):
-            _training["within"] = True  # a training of its own may start others
-            try:
-                result = original(self, *args, **kwargs)
-            finally:
-                _training["within"] = False
-            if record.folder() is not None:
-                _note_completion(self)
-            return result
-        _training["active"] = os.getpid()
-        first = sources.state.targets.training is None  # the first run, which looks for the training that fails
-        stage = first and _is_stage(self)
-        if engage is not None:
-            engage()
-        record.claim()
-        input_files.train()
-        if record.ours():
-            heartbeat.open_file(record.folder())
-        if not stage:
-            saves.begin()
-        self.args.logging_nan_inf_filter = False  # it hides what we look for; it only concerns logging
-        args, kwargs = _checkpoint_of_the_user(self.args, args, kwargs)
-        steps = None if stage else orders.steps
-        if not stage:
-            args, kwargs, times = origin.begin(self, args, kwargs)
-            dataset_rows.watch(self)
-            steps = None if steps is None else math.ceil(steps * times)
-        watcher = _callback_class(module)(self, steps)
-        self.add_callback(watcher)
-        instrument = instruments.attach(self, module)
-        if instrument is not None:
-            self.add_callback(instrument)
-        _record_begin(self)
-        heartbeat.watch_trainer(self)
-        # Processes that meet for the first time wait for the slowest of them, and set up their connections.
-        heartbeat.expect("first collective" if (getattr(self.args, "world_size", 1) or 1) > 1 else "")
+def _train(original, self, *args, **kwargs):
+    """Answer ``Trainer.train``."""
+    if _training["active"] or _training["within"]:
+        return original(self, *args, **kwargs)
+    _training["number"] += 1
+    if not _is_target(self):
+        _training["within"] = True  # a training of its own may start others
         try:
             result = original(self, *args, **kwargs)
-        except SystemExit as error:
-            record.event(protocol.Exited(error.code if isinstance(error.code, int) else 1))
-            finish(error.code if isinstance(error.code, int) else 1)
-        except BaseException as error:
-            try:
-                origin.refused(error)
-                record_exception(error, error.__traceback__, phase="training", final=True)
-                traceback.print_exc()
-            except Exception:  # the script has closed its output, or the disk is full: the run is over all the same
-                pass
-            finish(1)
-        if first and (stage or again.may_train(_getframe(1))):
-            self.remove_callback(watcher)
-            _go_on(self)
-            return result
-        origin.ended(self)
-        record.event(protocol.TrainEnd(self.state.global_step))
-        finish(0)
+        finally:
+            _training["within"] = False
+        if record.folder() is not None:
+            _note_completion(self)
+        return result
+    _training["active"] = os.getpid()
+    first = sources.state.targets.training is None  # the first run, which looks for the training that fails
+    stage = first and _is_stage(self)
+    watcher, args, kwargs = _watch(self, stage, args, kwargs)
+    try:
+        result = original(self, *args, **kwargs)
+    except SystemExit as error:
+        record.event(protocol.Exited(error.code if isinstance(error.code, int) else 1))
+        finish(error.code if isinstance(error.code, int) else 1)
+    except BaseException as error:
+        try:
+            origin.refused(error)
+            record_exception(error, error.__traceback__, phase="training", final=True)
+            traceback.print_exc()
+        except Exception:  # the script has closed its output, or the disk is full: the run is over all the same
+            pass
+        finish(1)
+    if first and (stage or again.may_train(_getframe(2))):
+        self.remove_callback(watcher)
+        _go_on(self)
+        return result
+    origin.ended(self)
+    record.event(protocol.TrainEnd(self.state.global_step))
+    finish(0)
 
-    train.__doc__ = original.__doc__
-    module.Trainer.train = train
+
+def _watch(trainer, stage, args, kwargs):
+    """Prepare this process and a trainer for the training under study.
+
+    Returns:
+        The callback that watches it, and the arguments of its ``train``.
+    """
+    if engage is not None:
+        engage()
+    record.claim()
+    input_files.train()
+    if record.ours():
+        heartbeat.open_file(record.folder())
+    if not stage:
+        saves.begin()
+    trainer.args.logging_nan_inf_filter = False  # it hides what we look for; it only concerns logging
+    args, kwargs = _checkpoint_of_the_user(trainer.args, args, kwargs)
+    steps = None if stage else orders.steps
+    if not stage:
+        args, kwargs, times = origin.begin(trainer, args, kwargs)
+        dataset_rows.watch(trainer)
+        steps = None if steps is None else math.ceil(steps * times)
+    module = sys.modules["transformers.trainer"]
+    watcher = type("StepWatcher", (_StepWatcher, module.TrainerCallback), {})(trainer, steps)
+    trainer.add_callback(watcher)
+    instrument = instruments.attach(trainer, module)
+    if instrument is not None:
+        trainer.add_callback(instrument)
+    _record_begin(trainer)
+    heartbeat.watch_trainer(trainer)
+    # Processes that meet for the first time wait for the slowest of them, and set up their connections.
+    heartbeat.expect("first collective" if (getattr(trainer.args, "world_size", 1) or 1) > 1 else "")
+    return watcher, args, kwargs
 
 
-def _find_checkpoints_of_the_user(module):
+def _get_last_checkpoint(original, folder):
     """A script that goes on from its last checkpoint looks for it in the folder that its training config names."""
-    original = module.get_last_checkpoint
-
-    def get_last_checkpoint(folder):
-        own = saves.own_place(folder)
-        return original(folder) or (original(own) if own is not None and os.path.isdir(own) else None)
-
-    module.get_last_checkpoint = get_last_checkpoint
+    own = saves.own_place(folder)
+    return original(folder) or (original(own) if own is not None and os.path.isdir(own) else None)
 
 
 def _checkpoint_of_the_user(arguments, args, kwargs):
@@ -340,95 +344,92 @@ def _simulated():
     return None
 
 
-def _callback_class(module):
-    class Watcher(module.TrainerCallback):
-        """Writes a row per step and ends the run at the horizon."""
+class _StepWatcher:
+    """Writes a row per step and ends the run at the horizon."""
 
-        def __init__(self, trainer, steps):
-            self.trainer, self.steps = trainer, steps
-            self.first_step = None
-            self.pending = None  # the row of a step that has ended and is not yet logged
-            self.bad_since = None  # the step at which the weights were first seen non-finite
-            self.began = time.monotonic()
-            self.within_epoch = False  # whether a step of this epoch has begun
-            wanted = orders.checkpoints is not None and checkpoints.can_save(trainer)
-            self.saver = checkpoints.Saver(trainer, orders.checkpoints) if wanted else None
+    def __init__(self, trainer, steps):
+        self.trainer, self.steps = trainer, steps
+        self.first_step = None
+        self.pending = None  # the row of a step that has ended and is not yet logged
+        self.bad_since = None  # the step at which the weights were first seen non-finite
+        self.began = time.monotonic()
+        self.within_epoch = False  # whether a step of this epoch has begun
+        wanted = orders.checkpoints is not None and checkpoints.can_save(trainer)
+        self.saver = checkpoints.Saver(trainer, orders.checkpoints) if wanted else None
 
-        def on_train_begin(self, args, state, control, **kwargs):
-            origin.keep_intervals(args, state)
-            try:
-                intake = origin.intake_of(self.trainer)
-            except (AttributeError, TypeError, ZeroDivisionError):  # a trainer of another make
-                intake = None
-            record.event(protocol.PlannedSteps(getattr(state, "max_steps", None), intake))
-            try:
-                record.event(protocol.Placed(model_placement.models(self.trainer)))
-            except Exception:  # models of a kind that nobody has seen: the run is not about them
-                pass
+    def on_train_begin(self, args, state, control, **kwargs):
+        origin.keep_intervals(args, state)
+        try:
+            intake = origin.intake_of(self.trainer)
+        except (AttributeError, TypeError, ZeroDivisionError):  # a trainer of another make
+            intake = None
+        record.event(protocol.PlannedSteps(getattr(state, "max_steps", None), intake))
+        try:
+            record.event(protocol.Placed(model_placement.models(self.trainer)))
+        except Exception:  # models of a kind that nobody has seen: the run is not about them
+            pass
 
-        def on_step_begin(self, args, state, control, **kwargs):
-            if self.first_step is None:
-                self.first_step = state.global_step
-            self._flush(state)  # a trainer that does not log every step still gets its row
-            # What begins an epoch has drawn a random number already, which would be drawn again on going on.
-            if self.saver is not None and self.within_epoch and self.bad_since is None:
-                self.saver.after_step(module)
-            self.within_epoch = True
+    def on_step_begin(self, args, state, control, **kwargs):
+        if self.first_step is None:
+            self.first_step = state.global_step
+        self._flush(state)  # a trainer that does not log every step still gets its row
+        # What begins an epoch has drawn a random number already, which would be drawn again on going on.
+        if self.saver is not None and self.within_epoch and self.bad_since is None:
+            self.saver.after_step(sys.modules["transformers.trainer"])
+        self.within_epoch = True
 
-        def on_epoch_begin(self, args, state, control, **kwargs):
-            self.within_epoch = False
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.within_epoch = False
 
-        def on_pre_optimizer_step(self, args, state, control, **kwargs):
-            origin.in_force(self.trainer)
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        origin.in_force(self.trainer)
 
-        def on_substep_end(self, args, state, control, **kwargs):
-            heartbeat.beat()
+    def on_substep_end(self, args, state, control, **kwargs):
+        heartbeat.beat()
 
-        def on_prediction_step(self, args, state, control, **kwargs):
-            heartbeat.beat()
+    def on_prediction_step(self, args, state, control, **kwargs):
+        heartbeat.beat()
 
-        def on_step_end(self, args, state, control, model=None, **kwargs):
-            heartbeat.expect("")
-            self.pending = {"step": state.global_step}
-            if _training["number"] > 1:
-                self.pending["training"] = _training["number"]
-            if self.bad_since is None:
-                name = model_placement.first_non_finite(model if model is not None else self.trainer.model)
-                if name is not None:
-                    self.bad_since = state.global_step
-                    record.event(protocol.NonFiniteParameters(state.global_step, name))
-            self.pending["non_finite_parameters"] = self.bad_since is not None
-            control.should_log = True
-            return control
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        heartbeat.expect("")
+        self.pending = {"step": state.global_step}
+        if _training["number"] > 1:
+            self.pending["training"] = _training["number"]
+        if self.bad_since is None:
+            name = model_placement.first_non_finite(model if model is not None else self.trainer.model)
+            if name is not None:
+                self.bad_since = state.global_step
+                record.event(protocol.NonFiniteParameters(state.global_step, name))
+        self.pending["non_finite_parameters"] = self.bad_since is not None
+        control.should_log = True
+        return control
 
-        def on_log(self, args, state, control, logs=None, **kwargs):
-            if self.pending is None or not logs or "loss" not in logs:
-                return
-            for name, value in logs.items():
-                # A metric that is there but None held only NaN: TRL drops NaN before it averages.
-                self.pending[name] = float("nan") if value is None else values.number(value)
-            self._flush(state)
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if self.pending is None or not logs or "loss" not in logs:
+            return
+        for name, value in logs.items():
+            # A metric that is there but None held only NaN: TRL drops NaN before it averages.
+            self.pending[name] = float("nan") if value is None else values.number(value)
+        self._flush(state)
 
-        def on_train_end(self, args, state, control, **kwargs):
-            self._flush(state)
+    def on_train_end(self, args, state, control, **kwargs):
+        self._flush(state)
 
-        def _flush(self, state):
-            if self.pending is None:
-                return
-            row, self.pending = self.pending, None
-            torch = sys.modules["torch"]
-            if torch.cuda.is_initialized():
-                row["gpu_peak_bytes"] = torch.cuda.max_memory_allocated()
-            record.metrics(row)
-            done = state.global_step - (self.first_step or 0)
-            if self.bad_since is not None:
-                patience = 0 if orders.stop_when_non_finite else _STEPS_AFTER_NON_FINITE
-                if state.global_step - self.bad_since >= patience:
-                    record.event(protocol.TrainEnd(done, protocol.NON_FINITE))
-                    finish(0)
-            if self.steps is not None and done >= self.steps and time.monotonic() - self.began >= orders.least_seconds:
-                first = sources.state.targets.training is None
-                record.event(protocol.TrainEnd(done, "horizon", again=first and again.may_train(_getframe(1))))
+    def _flush(self, state):
+        if self.pending is None:
+            return
+        row, self.pending = self.pending, None
+        torch = sys.modules["torch"]
+        if torch.cuda.is_initialized():
+            row["gpu_peak_bytes"] = torch.cuda.max_memory_allocated()
+        record.metrics(row)
+        done = state.global_step - (self.first_step or 0)
+        if self.bad_since is not None:
+            patience = 0 if orders.stop_when_non_finite else _STEPS_AFTER_NON_FINITE
+            if state.global_step - self.bad_since >= patience:
+                record.event(protocol.TrainEnd(done, protocol.NON_FINITE))
                 finish(0)
-
-    return Watcher
+        if self.steps is not None and done >= self.steps and time.monotonic() - self.began >= orders.least_seconds:
+            first = sources.state.targets.training is None
+            record.event(protocol.TrainEnd(done, "horizon", again=first and again.may_train(_getframe(1))))
+            finish(0)
