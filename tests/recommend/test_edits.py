@@ -296,6 +296,14 @@ def test_yaml(tmp_path, before, after):
     assert edited_yaml(tmp_path, before, LR) == (after, [])
 
 
+@pytest.mark.parametrize(("name", "before", "after"), [
+    ("script.unit", "lr: 1\nunit: 0\n", "lr: 1\nunit: 6\n"),
+    ("script.reward.unit", "loss: {unit: 0}\nreward: {unit: 0}\n", "loss: {unit: 0}\nreward: {unit: 6}\n"),
+])  # fmt: skip
+def test_settings_of_the_scripts_own_in_yaml(tmp_path, name, before, after):
+    assert edited_yaml(tmp_path, before, Change(name, 0, 6)) == (after, [])
+
+
 def edited_yaml(
     folder: Path, text: str, *changes: Change, name: str = "config.yaml", **options
 ) -> tuple[str, list[str]]:

@@ -39,15 +39,20 @@ class Change:
     added: bool = False
 
     @property
+    def _keys(self) -> list[str]:
+        """The keys that lead to it where it is set, the outermost first."""
+        first, *rest = self.name.split(".")
+        return rest if rest and first in ("model", "peft", "script", "env") else [first, *rest]
+
+    @property
     def field(self) -> str:
         """The setting that holds the dictionary of which this is a key (`model_init_kwargs`), "" if it is no key."""
-        first, dot, _ = self.name.partition(".")
-        return first if dot and first not in ("model", "peft") else ""
+        return self._keys[-2] if len(self._keys) > 1 else ""
 
     @property
     def key(self) -> str:
         """What it is called where it is set."""
-        return self.name.partition(".")[2] or self.name
+        return self._keys[-1]
 
     @property
     def names(self) -> tuple[str, ...]:
