@@ -20,7 +20,7 @@ from bisect_cfg.study.options import Options
 from bisect_cfg.study.told_in_log import steps_reached
 from bisect_cfg.targets.distributions import PACKAGE, installed_by, read_packages
 from bisect_cfg.targets.fields import known_names, mentioned
-from bisect_cfg.targets.launched import DEEPSPEED_FILE, TYPES, VARIABLE
+from bisect_cfg.targets.launch_settings import DEEPSPEED_FILE, VARIABLE, Accelerate, ask_accelerate
 from bisect_cfg.targets.names import check_name, finite_number, parse_pins, read_good
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.target import FORMATS, CommandTarget
@@ -252,8 +252,8 @@ def _check_names(options: Options, pins: Mapping[str, Value], script: Script) ->
             if name.startswith((VARIABLE, PACKAGE)):
                 continue
             if name.startswith("launch."):
-                if not name.startswith(DEEPSPEED_FILE):  # keys of a file that the first run shows
-                    check_name(name, TYPES, option)
+                if not name.startswith(DEEPSPEED_FILE) and name not in Accelerate().types:  # the first run shows a file
+                    check_name(name, ask_accelerate(script.python).types, option)
                 continue
             field = name.split(".")[1] if name.startswith(("model.", "peft.")) and "." in name else name.split(".")[0]
             if not field:

@@ -75,7 +75,7 @@ class _Group(click.Group):
         try:
             return super().resolve_command(context, arguments)
         except click.UsageError:
-            from bisect_cfg.targets.command import is_launcher
+            from bisect_cfg.targets.launchers import is_launcher
 
             if arguments and (
                 arguments[0].endswith((".py", ".ipynb")) or Path(arguments[0]).is_dir() or is_launcher(arguments[0])
@@ -155,7 +155,7 @@ class _Command(click.Command):
 class _Bisect(_Command):
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         """Everything behind a launcher's name is the launcher's, as if ``--`` stood before it."""
-        from bisect_cfg.targets.command import is_launcher
+        from bisect_cfg.targets.launchers import is_launcher
 
         takes_value = {name for one in self.params if not getattr(one, "is_flag", False) for name in one.opts}
         position = 0

@@ -13,7 +13,7 @@ from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Hanging
 from bisect_cfg.reports.safe_values import INDENT, print_lines
 from bisect_cfg.store.causes import RETURNED_FALSE, Cause, Report
-from bisect_cfg.targets.launched import VARIABLE
+from bisect_cfg.targets.launch_settings import VARIABLE
 
 SETTING_WIDTH = 40
 """Columns to which the settings of a cause are filled up, so that their good values stand below each other."""

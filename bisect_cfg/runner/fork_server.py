@@ -35,8 +35,8 @@ from bisect_cfg.runner.ranks import FirstLaunch, free_port
 from bisect_cfg.runner.starts import COLD, IMPORTS, STARTS
 from bisect_cfg.runner.supervisor import Run, Supervisor
 from bisect_cfg.targets.captured import Capture
-from bisect_cfg.targets.command import accelerate_launch
-from bisect_cfg.targets.launched import ACCELERATE, shares_out
+from bisect_cfg.targets.launch_settings import ACCELERATE, shares_out
+from bisect_cfg.targets.launchers import accelerate_launch
 from bisect_cfg.targets.script import Script
 
 Answer = TypeVar("Answer", bound=Message)

@@ -24,7 +24,7 @@ from bisect_cfg.probe.redact import HIDDEN, mask_arguments
 from bisect_cfg.probe.world import FOLDER, LAUNCHED
 from bisect_cfg.runner.processes import alive
 from bisect_cfg.runner.traces import Traces, fatal_signal, stack_frames
-from bisect_cfg.targets.launched import given_to_each, shares_out
+from bisect_cfg.targets.launch_settings import given_to_each, shares_out
 
 GRACE_SECONDS = 1.0
 """How long after a process has gone to wait until its parent reports how it ended: torchrun looks every 0.1 s, a Python

@@ -40,13 +40,13 @@ from bisect_cfg.runner.validity_cache import ConfigChecks
 from bisect_cfg.runner.watch import Ending, watch
 from bisect_cfg.store.inputs import Inputs
 from bisect_cfg.targets.distributions import PACKAGE
-from bisect_cfg.targets.launched import (
+from bisect_cfg.targets.launch_settings import (
     DEEPSPEED_FILE,
     DEEPSPEED_FILE_VARIABLE,
     LAUNCHER,
     PYTHON,
     VARIABLE,
-    variables_of,
+    ask_accelerate,
     with_leaves,
     without_launcher,
 )
@@ -172,9 +172,12 @@ class ScriptSite(Site):
         as_python = overrides.get(LAUNCHER) == PYTHON and launched is not None
         started = capture is not None and capture.started
         env: dict[str, str | None] = {} if plan.purpose is Purpose.BAD_BASELINE else own_port(os.environ)
-        env |= without_launcher(launched.given[0]) if as_python else {}
-        for name, value in overrides.items():
-            env |= variables_of(name, value) if name.startswith("launch.") else {}
+        env |= without_launcher(launched.given[0], capture.accelerate) if as_python else {}
+        launch = {name: value for name, value in overrides.items() if name.startswith("launch.")}
+        if launch:
+            accelerate = ask_accelerate(self.script.python) if capture is None else capture.accelerate
+            for name, value in launch.items():
+                env |= accelerate.variables_of(name, value)
         elsewhere = ("launch.", PACKAGE, *(VARIABLE + name for name in self._variables(plan)))
         env |= {**deepspeed, **plan.environment, **({} if device is None else {"CUDA_VISIBLE_DEVICES": device})}
         return TrialOrders(

@@ -21,7 +21,7 @@ from bisect_cfg.runner.verdict import INVALID
 from bisect_cfg.store.causes import Report
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.launched import PROCESSES, SHARDED, SHARDING
+from bisect_cfg.targets.launch_settings import PROCESSES, SHARDED, SHARDING
 
 WARM_TRIES = 2
 """How often the bad configuration may pass at a warm start before that start is given up: a failure can be random, but

@@ -14,15 +14,18 @@ from bisect_cfg.study.environments import both_environments
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.captured import Capture, read_capture
 from bisect_cfg.targets.distributions import PACKAGE
-from bisect_cfg.targets.launched import (
+from bisect_cfg.targets.launch_settings import (
     ACCELERATE,
     LAUNCHER,
     PROCESSES,
+    Accelerate,
+    ask_accelerate,
     findings,
     given_to_each,
     launcher_levels,
     unheard,
 )
+from bisect_cfg.targets.launchers import PROGRAM
 from bisect_cfg.targets.names import check_name
 from bisect_cfg.targets.settings import build_settings
 from bisect_cfg.targets.template import own_flags, text_of
@@ -37,6 +40,7 @@ def find_factors(study: Study) -> Status | None:
     study.listener.phase("factors", "comparing your settings with the good ones")
     site, bad_run, options = study.site, study.answer.bad_run, study.options
     capture = replace(read_capture(bad_run.traces.events.rows), named=frozenset(study.good_side))
+    capture = capture.with_accelerate(_accelerate(study, capture))
     say_what_is_not_in_force(study, bad_run)
     begun, launched = bad_run.traces.begun, _launched(study, capture)
     site.starts.learn(FirstRun(capture, begun.time if begun else bad_run.seen.seconds, launched))
@@ -50,7 +54,7 @@ def find_factors(study: Study) -> Status | None:
         excluded=options.excluded,
         installed=study.installed if packages_named else None,
         launcher=study.target.launcher,
-        relaunched=launched is not None,
+        relaunched=launched is not None and study.target.launcher != PROGRAM,
     )
     study.find(settings=settings)
     for note in settings.notes:
@@ -87,6 +91,17 @@ def _launched(study: Study, capture: Capture) -> FirstLaunch | None:
     return replace(launched, several=several)
 
 
+def _accelerate(study: Study, capture: Capture) -> Accelerate:
+    """accelerate, asked where it has a part in the launch or a setting of it is named."""
+    launch, options = study.target.launch, study.options
+    flags = launch.flags if launch is not None and launch.kind == "accelerate" else ()
+    names = (*study.good_side, *study.pins, *options.only, *options.excluded)
+    named = any(name.startswith("launch.") and name not in Accelerate().types for name in names)
+    if flags or named or any(name.startswith(("ACCELERATE_", "FSDP_")) for name in capture.given):
+        return ask_accelerate(study.target.python, flags)
+    return Accelerate()
+
+
 def say_what_is_not_in_force(study: Study, run: Run) -> None:
     """Say what the launcher was asked for and the training does not have: it may be why a run does not fail."""
     launch, capture = study.target.launch, read_capture(run.traces.events.rows)
@@ -94,9 +109,9 @@ def say_what_is_not_in_force(study: Study, run: Run) -> None:
         return
     rank, together = run.traces.event(RankBegin), capture.args.world_size
     started = together if rank is None else rank.world_size
-    asked = launch.processes_asked(study.target.arguments)
-    flags = launch.before if launch.kind == "accelerate" else ()
-    for text in (*findings(launch.kind, asked, started, together, capture.asked), *unheard(flags, capture.asked)):
+    accelerate = _accelerate(study, capture)
+    asked = launch.processes_asked(study.target.arguments) or accelerate.processes
+    for text in (*findings(launch.kind, asked, started, together, capture.asked), *unheard(accelerate, capture.asked)):
         study.note(text)
 
 

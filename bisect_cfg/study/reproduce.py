@@ -23,9 +23,8 @@ from bisect_cfg.study.factors import say_what_is_not_in_force
 from bisect_cfg.study.origin import LEAD, begin_as_it_did, check_loaded, own_checkpoints
 from bisect_cfg.study.study import Study
 from bisect_cfg.study.told_in_log import told_in
-from bisect_cfg.targets.accelerate_file import meant_by
 from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.command import OURS, started_by
+from bisect_cfg.targets.launchers import OURS, launched_in
 from bisect_cfg.targets.names import outdated_in
 
 FIRST, BY_DATA = "first", "first, with the data alone"
@@ -248,7 +247,7 @@ def _check_that_it_trains(study: Study, run: Run) -> None:
             other = (
                 "If it trains with neither TRL nor transformers, add --flag-style argparse: it is any command then.\n"
             )
-        if script.notebook is not None and (line := launched_in(script.path)):
+        if script.notebook is not None and (line := launched_by(script.path)):
             other = f"It starts a training in a shell; bisect that: {OURS} {line}\n"
         raise NeverConfigured(
             f"The {script.what} {script.path} {what}.{hint}",
@@ -267,19 +266,17 @@ def _check_launch(study: Study, run: Run, log: str, where: str) -> None:
     if script.launch is None:
         return
     if _NO_DEVICE.search(run.seen.message):
-        asked = script.launch.processes_asked(script.arguments)
         raise InputError(
-            f"There are more processes than GPUs: each of {asked or 'them'} needs one of its own.",
+            "There are more processes than GPUs: each of them needs one of its own.",
             "Start as many as there are, or see what CUDA_VISIBLE_DEVICES hides.",
         )
     # TRL's own command has built its configs by then.
     unbegun = script.launcher != "python" and run.traces.begun is None
     said = refusal(log, run.traces.event(Raised)) if unbegun else ""
     if said:
-        meant = f"{near}\n" if (near := meant_by(said)) else ""
         raise InputError(
             f"{script.launcher} refuses the command, and starts nothing: {said}",
-            f"{meant}It is: {script.shown}\n{where}",
+            f"It is: {script.shown}\n{where}",
         )
 
 
@@ -317,13 +314,13 @@ def _check_trainings(study: Study, run: Run, hint: str, where: str) -> None:
         )
 
 
-def launched_in(notebook: Path) -> str:
+def launched_by(notebook: Path) -> str:
     """The first command of a launcher that a notebook's cells give to a shell (``!accelerate launch``, ``%%bash``); ""
     if there is none."""
     for cell in code_cells(notebook.read_text(encoding="utf-8-sig")):
         shell = cell.lstrip().startswith(("%%bash", "%%sh"))
         for line in cell.replace("\\\n", " ").splitlines():
             words = line.strip().removeprefix("!").split()
-            if "install" not in words and (shell or line.strip().startswith("!")) and (found := started_by(words)):
+            if "install" not in words and (shell or line.strip().startswith("!")) and (found := launched_in(words)):
                 return " ".join(found)
     return ""

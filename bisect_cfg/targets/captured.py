@@ -25,7 +25,14 @@ from bisect_cfg.probe.protocol import (
     TrainBegin,
     TrainerBuilt,
 )
-from bisect_cfg.targets.launched import DEEPSPEED_FILE_VARIABLE, SHARDING, Asked, asked_in_file, asked_of
+from bisect_cfg.targets.launch_settings import (
+    DEEPSPEED_FILE_VARIABLE,
+    SHARDING,
+    Accelerate,
+    Asked,
+    asked_in_file,
+    asked_of,
+)
 
 Row = dict[str, Encoded]
 """Field, or full name, -> encoded value."""
@@ -127,6 +134,9 @@ class Capture:
         started: whether the training runs in a process that the script has started, not in the script's own.
         forked: whether that process is a fork of the script's own.
         asked: what the launcher was asked for.
+        given: the environment variables that the launcher has added.
+        in_force: what the training had of that, by accelerate's names.
+        accelerate: what it says of its settings, once it was asked (`with_accelerate`).
         deepspeed: the file that configures DeepSpeed, None if there is none.
         training: which one of the script's this is.
         named: settings that the good side gives.
@@ -144,6 +154,15 @@ class Capture:
     deepspeed: DeepSpeedFile | None = None
     training: NumberedTraining = NumberedTraining()
     named: frozenset[str] = frozenset()
+    given: Mapping[str, str] = field(default_factory=dict)
+    in_force: Mapping[str, Encoded] = field(default_factory=dict)
+    accelerate: Accelerate = Accelerate()
+
+    def with_accelerate(self, accelerate: Accelerate) -> Capture:
+        """The same, with the settings that accelerate hands on."""
+        asked = asked_of(self.given, self.in_force, accelerate)
+        in_file = () if self.deepspeed is None else asked_in_file(self.deepspeed.content)
+        return replace(self, asked=(*asked, *in_file), accelerate=accelerate)
 
 
 def read_capture(events: Sequence[Event]) -> Capture | None:
@@ -229,6 +248,8 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
         (*asked, *(asked_in_file(deepspeed.content) if deepspeed is not None else ())),
         deepspeed,
         NumberedTraining(told.number, told.trainer, max(told.number, len(completed))),
+        given=given,
+        in_force=told.in_force,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bisect_cfg.targets.programs import said_by
+from bisect_cfg.targets.interpreters import said_by
 from bisect_cfg.targets.script import Script
 
 SECONDS = 20.0

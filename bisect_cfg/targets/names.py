@@ -16,9 +16,8 @@ from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import parameter, successors
 from bisect_cfg.probe.redact import hides, mask
-from bisect_cfg.targets.accelerate_file import MARKS, launch_settings, read_accelerate_file
 from bisect_cfg.targets.distributions import PACKAGE, checked_level, named
-from bisect_cfg.targets.launched import VARIABLE
+from bisect_cfg.targets.launch_settings import MARKS, VARIABLE, launch_settings
 
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.?(inf|infinity|nan)", re.IGNORECASE)
 
@@ -376,7 +375,7 @@ def read_good_file(path: Path) -> dict[str, Value]:
     """
     content = _read_mapping(path, _Loader)
     if any(mark in content for mark in MARKS):
-        return launch_settings(read_accelerate_file(path), Path())
+        return launch_settings(content, Path())
     result: dict[str, Value] = {}
     for name, value in content.items():
         if name in ("args", "model", "peft", "launch", "env") and isinstance(value, dict):  # the namespaces, nested

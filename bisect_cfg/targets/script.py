@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import glob
-import itertools
 import os
 import re
 import shlex
@@ -20,10 +19,9 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_text
 from bisect_cfg.probe.redact import HIDDEN, is_secret_name, mask_arguments, scrub
 from bisect_cfg.store.inputs import hash_of
-from bisect_cfg.targets.command import OURS, Launch, find_command, is_launcher, lacking, started_by
-from bisect_cfg.targets.mistyped import check_program
+from bisect_cfg.targets.interpreters import said_by
+from bisect_cfg.targets.launchers import OURS, Launch, find_command, is_launcher, lacking
 from bisect_cfg.targets.notebook import Notebook, as_script, read_notebook
-from bisect_cfg.targets.programs import said_by
 
 SHOWN = 5
 """So many scripts are named where the one that was asked for is not there."""
@@ -195,10 +193,7 @@ def find_script(target: str, arguments: Sequence[str] = (), python: str | None =
             f"Name the notebook alone: bisect-cfg bisect {shlex.quote(started)}",
         )
     if is_launcher(target) and not Path(target).is_dir():
-        found = find_command([target, *arguments], python)
-        plain = found.launch.kind == "python" and len(found.launch.before) == 1 and not found.launch.module
-        launch = None if plain and not found.launch.variables else found.launch
-        return Script(found.path, found.arguments, found.python, None, launch)
+        return _found(target, arguments, python)
     path = Path(target)
     try:
         path.exists()
@@ -213,14 +208,11 @@ def find_script(target: str, arguments: Sequence[str] = (), python: str | None =
                 f"The folder {folder} has no train.py.",
                 "Name the script itself, or a study folder that holds train.py (and, if you like, good.yaml).",
             )
+    if path.suffix not in (".py", SUFFIX) and (arguments or shutil.which(target)):
+        return _found(target, arguments, python)
     if not path.exists():
-        first, _, more = target.partition(" ")  # a whole command in quotes ends in .py as well
-        if path.suffix not in (".py", SUFFIX) or (more and is_launcher(first)):
-            check_program([target, *arguments], _instead_of)
         raise InputError(f"There is no script {target}.", _similar(path))
     if path.suffix not in (".py", SUFFIX):
-        if started_by(arguments):  # /usr/bin/nice
-            check_program([target, *arguments], _instead_of)
         raise InputError(f"{target} is not a Python script.", _instead_of(path))
     if not os.access(path, os.R_OK):
         raise InputError(f"The script {target} cannot be read.", "Check its permissions.")
@@ -237,45 +229,24 @@ def find_script(target: str, arguments: Sequence[str] = (), python: str | None =
     return Script(path, tuple(arguments), interpreter, good, notebook=notebook)
 
 
-_ELSEWHERE = re.compile(r"\d?>|&|\||;|#")
-"""Words of a shell from which on a line says where its output goes, or what comes next."""
-
-_OWN_FOLDER = re.compile(r"""["']?\$\(dirname\s+["']?(?:\$0|\$\{?BASH_SOURCE(?:\[0\])?\}?)["']?\)""")
-"""How a shell script names the folder that it lies in."""
-
-_VARIABLE = re.compile(r"\$(?:\(\(.*?\)\)|\{[^}]*\}|[\w@*]+)")
-"""What the shell puts something else for."""
+def _found(first: str, more: Sequence[str], python: str | None) -> Script:
+    """The script of a whole command."""
+    found = find_command([first, *more], python)
+    plain = found.launch.kind == "python" and len(found.launch.before) == 1 and not found.launch.module
+    launch = None if plain and not found.launch.variables else found.launch
+    return Script(found.path, found.arguments, found.python, None, launch)
 
 
 def _instead_of(path: Path) -> str:
-    """What to type in place of a file that is no script: the line that would work, where it can be told."""
+    """What to type in place of a file that is no script."""
     quoted = shlex.quote(str(path))
     if path.suffix in (".yaml", ".yml", ".json"):
         return (
             f"Name the script that reads it: bisect-cfg bisect train.py -- --config {quoted}, or TRL's own: "
-            f"bisect-cfg bisect -- trl grpo --config {quoted}"
+            f"{OURS} trl grpo --config {quoted}"
         )
     if path.suffix in (".sh", ".bash", ""):
-        try:
-            lines = path.read_text(errors="replace").replace("\\\n", " ").splitlines()
-        except OSError:
-            lines = []
-        exported: list[str] = []
-        there = ""
-        for line in lines:
-            words = list(itertools.takewhile(lambda word: not _ELSEWHERE.match(word), line.split()))
-            if words[:1] == ["export"]:
-                exported += [word for word in words[1:] if "=" in word]
-            if words[:1] == ["cd"]:
-                folder = _OWN_FOLDER.sub(str(path.parent), " ".join(words[1:])).replace('"', "")
-                there = f"cd {folder if '$' in folder else shlex.quote(os.path.normpath(folder))} && "
-            trains = any(word.endswith((".py", ".yaml", ".yml")) or word == "-m" for word in words)
-            if trains and is_launcher(words[0]):
-                command = " ".join([*exported, *words])
-                own = ", ".join(dict.fromkeys(_VARIABLE.findall(command)))
-                values = f"\nWith what the script has for {own} written in." if own else ""
-                return f"Give the command that it runs: {there}{OURS} {command}{values}"
-        return "Give the command that it runs: bisect-cfg bisect -- accelerate launch train.py"
+        return f"Put what runs it in front: {OURS} bash {quoted}"
     return "Name the .py file that you would start with `python`."
 
 

@@ -12,6 +12,7 @@ holds a dictionary is split into its keys (``model_init_kwargs.dtype``), each a 
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,17 +36,15 @@ from bisect_cfg.targets.captured import (
     takes_dict,
 )
 from bisect_cfg.targets.distributions import PACKAGE, Installed, checked_level, named, shown_levels
-from bisect_cfg.targets.launched import (
+from bisect_cfg.targets.launch_settings import (
     ACCELERATE,
     DEEPSPEED_FILE,
     LAUNCHER,
     PROCESSES,
     PYTHON,
-    TYPES,
     VARIABLE,
     Asked,
     launcher_levels,
-    plain_value,
     variable_levels,
 )
 from bisect_cfg.targets.names import check_name, convert, left_out, naming_nothing
@@ -305,7 +304,7 @@ def build_settings(
 
     known = [factor.name for factor in factors]
     for option, name in naming_nothing(known, only, excluded):
-        if name not in TYPES:  # those are of another launch of the same script
+        if name not in capture.accelerate.types:  # those are of another launch of the same script
             check_name(name, dict.fromkeys([*known, *args.types], ""), option, known)
     never.update(left_out(known, only, excluded))
     factors = [factor for factor in factors if factor.name not in never or factor.name in args.changed]
@@ -498,7 +497,8 @@ def _launch_factors(capture: Capture, moved: Row, pins: Row, launcher: str, rela
     known = {asked.name: asked for asked in capture.asked}
     named = [name for name in moved if name.startswith("launch.") and name not in (PROCESSES, LAUNCHER)]
     for name in dict.fromkeys((*known, *named)):
-        asked = known.get(name) or Asked(name, plain_value(name), plain_value(name))  # no launcher was asked for it
+        plain_level = capture.accelerate.plain_value(name)
+        asked = known.get(name) or Asked(name, plain_level, plain_level)  # no launcher was asked for it
         good = moved.get(name, asked.plain)
         if not asked.reason and not equal(asked.value, good) and name not in pins:
             factors.append(Setting(name, name, "launch", good, asked.value, good))
@@ -542,7 +542,7 @@ def _checked(values: Configuration, capture: Capture, source: str, notes: list[s
     for kind in ("modelcfg", "peft", "script"):
         if kind in capture.others:
             known.update({f"{NAMESPACE[kind]}.{name}": text for name, text in capture.others[kind].types.items()})
-    known |= TYPES
+    known |= capture.accelerate.types
     known.setdefault("model.dtype", "str | None")
     known.setdefault("model.attn_implementation", "str | None")
     result: Row = {}
@@ -562,6 +562,12 @@ def _checked(values: Configuration, capture: Capture, source: str, notes: list[s
                 )
             result[name] = value
             continue
+        if name.startswith("launch.") and name.count(".") == 2 and name not in known:
+            key = name.rpartition(".")[2]
+            near = difflib.get_close_matches(key, [other.rpartition(".")[2] for other in known], n=1, cutoff=0.9)
+            if not near:  # of accelerate's file, and nothing that a process is told
+                notes.append(f"{name} is nothing that accelerate hands to its processes, so no trial varies it.")
+                continue
         if name not in known and f"script.{name}" in known:
             name = f"script.{name}"
         whole = name in known or "." not in name or name.startswith("launch.")

@@ -21,7 +21,6 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.redact import hides, mask_arguments
 from bisect_cfg.store.inputs import hash_of
-from bisect_cfg.targets.command import is_launcher
 from bisect_cfg.targets.distributions import (
     PACKAGE,
     checked_level,
@@ -30,9 +29,10 @@ from bisect_cfg.targets.distributions import (
     read_packages,
     shown_levels,
 )
-from bisect_cfg.targets.launched import VARIABLE
+from bisect_cfg.targets.interpreters import modules_of, moved, python_of
+from bisect_cfg.targets.launch_settings import VARIABLE
+from bisect_cfg.targets.launchers import is_launcher
 from bisect_cfg.targets.names import Assignment, left_out, naming_nothing, parse_assignment, read_config_file
-from bisect_cfg.targets.programs import modules_of, moved, python_of
 from bisect_cfg.targets.template import (
     CONFIG,
     FLAGS,

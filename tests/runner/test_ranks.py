@@ -35,7 +35,7 @@ from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.ranks import FirstLaunch, Ranks, free_port
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.watch import Ending
-from bisect_cfg.targets.launched import given_to_each
+from bisect_cfg.targets.launch_settings import given_to_each
 
 TORCHRUN = """\
 #!{python}

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bisect_cfg.probe.protocol import Raised
-from bisect_cfg.study.reproduce import launched_in, refusal
+from bisect_cfg.study.reproduce import launched_by, refusal
 
 RUN = "/env/lib/python3.11/site-packages/torch/distributed/run.py"
 LAUNCH = "/env/lib/python3.11/site-packages/accelerate/commands/launch.py"
@@ -25,7 +25,7 @@ LAUNCH = "/env/lib/python3.11/site-packages/accelerate/commands/launch.py"
 def test_what_a_notebook_starts_in_a_shell(tmp_path, cells, line):
     cells = [{"cell_type": "code", "source": source} for source in cells]
     (tmp_path / "n.ipynb").write_text(json.dumps({"cells": cells}))
-    assert launched_in(tmp_path / "n.ipynb") == line
+    assert launched_by(tmp_path / "n.ipynb") == line
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """What a launcher sets for the processes it starts, as settings of the launch: ``launch.mixed_precision`` and so on.
 
-accelerate hands everything on its command line and in its configuration file to its processes as environment variables
-(https://github.com/huggingface/accelerate/blob/main/src/accelerate/utils/launch.py), which its library reads when the
-trainer is built. So a trial can have other values, whether its processes are started by the launcher or forked. A
-setting goes by the name that it has in accelerate's file: ``launch.fsdp_config.fsdp_offload_params``.
+accelerate hands everything on its command line and in its configuration file to its processes as environment variables,
+which its library reads when the trainer is built. So a trial can have other values, whether its processes are started
+by the launcher or forked. A setting goes by its name in accelerate's file: ``launch.fsdp_config.fsdp_offload_params``.
+By which variable it is handed on, and what it is by default, accelerate itself is asked (`ask_accelerate`).
 
 A DeepSpeed file (JSON) is named by one of these variables, or by the training arguments. Its keys are settings like
 ``launch.deepspeed.zero_optimization.stage``, and a trial with other values has a file of its own.
@@ -11,11 +11,17 @@ A DeepSpeed file (JSON) is named by one of these variables, or by the training a
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bisect_cfg.configuration import Value, equal
+from bisect_cfg.errors import InputError
+from bisect_cfg.targets.interpreters import said_by
+from bisect_cfg.targets.launchers import PROGRAM
 
 PROCESSES = "launch.num_processes"
 """How many processes train together. The plain launch has one."""
@@ -36,15 +42,38 @@ DEEPSPEED_FILE = "launch.deepspeed."
 
 DEEPSPEED_FILE_VARIABLE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
 
+AUTO = "auto"
+"""What stands in a DeepSpeed file for a value that the training arguments give."""
+
+MARKS = ("distributed_type", "compute_environment")
+"""A file that has one of these is accelerate's, and no list of settings."""
+
 PLAIN = {PRECISION: "no", SHARDING: "NO", COMPILER: "NO"}
 """What the plain launch has."""
 
-_TYPED = {"accelerate": ACCELERATE}
 _VARIABLES = {PRECISION: "ACCELERATE_MIXED_PRECISION", COMPILER: "ACCELERATE_DYNAMO_BACKEND"}
 _SHARDING = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DEEPSPEED"}
 
 SHARDED = tuple(_SHARDING.values())
 """Values of `SHARDING` that are not the plain one."""
+
+_READ_WITH = {
+    "fsdp_config": (SHARDING, "FSDP"),
+    "deepspeed_config": (SHARDING, "DEEPSPEED"),
+    "fp8_config": (PRECISION, "fp8"),
+}
+"""Section of accelerate's file -> the setting, and its value, without which nobody reads the keys of the section."""
+
+_UNSAID: Mapping[str, Value] = {
+    "launch.deepspeed_config.zero_stage": 2,
+    "launch.deepspeed_config.offload_optimizer_device": "none",
+    "launch.deepspeed_config.offload_param_device": "none",
+    "launch.deepspeed_config.zero3_save_16bit_model": False,
+}
+"""What accelerate's library takes where its launcher hands nothing on (`DeepSpeedPlugin.__post_init__`)."""
+
+_SECONDS = 120.0
+"""For accelerate to answer: it imports torch, maybe from a cold disk."""
 
 _READ_AT_LOAD = ("OMP_", "KMP_", "MKL_", "LD_", "PYTHON")
 """What variables begin with that are read when a program or a library is loaded: a process that is forked later has
@@ -52,124 +81,6 @@ them as they were, so they stay as the launcher sets them."""
 
 _DEVICES = ("VISIBLE_DEVICES", "VISIBLE_MODULES", "AFFINITY_MASK")
 """What variables end with that say which devices there are to be: never a setting."""
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of accelerate's configuration file, and how its keys are handed on.
-
-    Attributes:
-        variables: what the names of their variables begin with.
-        keys: what accelerate puts in front of a key, if it is not there.
-        of: the setting, and its value, without which nobody reads them; "" for always.
-        plain: key -> what it is where nobody sets it, as `accelerate launch` has it; None: the variable is not set.
-        spelled: key -> the end of its variable, where that is not the key in capitals.
-    """
-
-    variables: str
-    keys: str
-    of: tuple[str, str]
-    plain: Mapping[str, Value]
-    spelled: Mapping[str, str] = field(default_factory=dict)
-
-    def variable(self, key: str) -> str:
-        """The variable of a key."""
-        if key in self.spelled:
-            return self.spelled[key]
-        return self.variables + key.removeprefix(self.keys).upper()
-
-
-SECTIONS: Mapping[str, Section] = {
-    "fsdp_config": Section(
-        "FSDP_",
-        "fsdp_",
-        (SHARDING, "FSDP"),
-        {
-            "fsdp_version": 1,
-            "fsdp_sharding_strategy": "FULL_SHARD",
-            "fsdp_reshard_after_forward": True,
-            "fsdp_offload_params": False,
-            "fsdp_min_num_params": 100_000_000,
-            "fsdp_auto_wrap_policy": None,
-            "fsdp_transformer_layer_cls_to_wrap": None,
-            "fsdp_backward_prefetch": None,
-            "fsdp_state_dict_type": None,
-            "fsdp_forward_prefetch": False,
-            "fsdp_use_orig_params": True,
-            "fsdp_cpu_ram_efficient_loading": True,
-            "fsdp_sync_module_states": True,
-            "fsdp_activation_checkpointing": False,
-            "fsdp_activation_checkpointing_offload": False,
-            "fsdp_ignored_modules": None,
-        },
-        {"fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP"},
-    ),
-    "deepspeed_config": Section(
-        "ACCELERATE_DEEPSPEED_",
-        "",
-        (SHARDING, "DEEPSPEED"),
-        {
-            "zero_stage": 2,
-            "offload_optimizer_device": "none",
-            "offload_param_device": "none",
-            "zero3_init_flag": None,
-            "zero3_save_16bit_model": False,
-            "gradient_accumulation_steps": None,
-            "gradient_clipping": None,
-            "deepspeed_moe_layer_cls_names": None,
-        },
-        {
-            "zero3_init_flag": "ACCELERATE_DEEPSPEED_ZERO3_INIT",
-            "gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-            "gradient_clipping": "ACCELERATE_GRADIENT_CLIPPING",
-            "deepspeed_moe_layer_cls_names": "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
-        },
-    ),
-    "dynamo_config": Section(
-        "ACCELERATE_DYNAMO_",
-        "dynamo_",
-        ("", ""),
-        {
-            "dynamo_mode": "default",
-            "dynamo_use_fullgraph": False,
-            "dynamo_use_dynamic": False,
-            "dynamo_use_regional_compilation": False,
-        },
-    ),
-    "fp8_config": Section(
-        "ACCELERATE_FP8_",
-        "fp8_",
-        (PRECISION, "fp8"),
-        {
-            "fp8_backend": None,
-            "fp8_margin": 0,
-            "fp8_interval": 1,
-            "fp8_format": "HYBRID",
-            "fp8_amax_history_len": 1024,
-            "fp8_amax_compute_algo": "most_recent",
-            "fp8_opt_level": "O2",
-            "fp8_use_autocast_during_eval": False,
-            "fp8_enable_fsdp_float8_all_gather": True,
-            "fp8_pad_inner_dim": True,
-        },
-    ),
-}
-"""By their names in the file. The values are those of accelerate 1.15's own parser
-(https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/commands/launch.py)."""
-
-_KEYS = {f"launch.{name}.{key}": (section, key) for name, section in SECTIONS.items() for key in section.plain}
-
-TYPES: Mapping[str, str] = {
-    PROCESSES: "int",
-    **dict.fromkeys((LAUNCHER, *PLAIN), "str"),
-    **{
-        name: "str | None" if section.plain[key] is None else type(section.plain[key]).__name__
-        for name, (section, key) in _KEYS.items()
-    },
-}
-"""Settings of a launch that have a name of their own, with what they take."""
-
-AUTO = "auto"
 
 _PLAIN_IN_FILE = {
     "zero_optimization.stage": 0,
@@ -183,12 +94,105 @@ _PLAIN_IN_FILE = {
 transformers fills in (https://huggingface.co/docs/transformers/deepspeed#deepspeed-configuration-file)."""
 
 
-def plain_value(name: str) -> Value:
-    """What a setting of the launch is where nobody asks for it; None where that is not to be there."""
-    if name in _KEYS:
-        section, key = _KEYS[name]
-        return section.plain[key]
-    return PLAIN.get(name)
+# ------------------------------------------------------------------------------------------------- accelerate is asked
+
+
+@dataclass(frozen=True)
+class Accelerate:
+    """What accelerate says of its flags; empty where it was not asked or is not installed.
+
+    Attributes:
+        variables: setting in a section of its file -> the environment variable that hands it on.
+        plain: the same settings -> what they are where nobody sets them; None: the variable is not set.
+        typed: the names of the flags that a command gives.
+        processes: how many processes the command and its file ask for; None if that is left to accelerate.
+    """
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    plain: Mapping[str, Value] = field(default_factory=dict)
+    typed: tuple[str, ...] = ()
+    processes: int | None = None
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Settings of a launch that have a name of their own, with what they take, as annotations."""
+        kinds = {name: "str | None" if value is None else type(value).__name__ for name, value in self.plain.items()}
+        return {PROCESSES: "int", **dict.fromkeys((LAUNCHER, *PLAIN), "str"), **kinds}
+
+    def plain_value(self, name: str) -> Value:
+        """What a setting of the launch is where nobody asks for it; None where that is not to be there."""
+        return PLAIN.get(name, self.plain.get(name))
+
+    def variables_of(self, name: str, value: Value) -> dict[str, str | None]:
+        """The environment variables that give a setting of the launch a value; None unsets one. None for a setting that
+        is no variable: who starts how many, and what stands in a file."""
+        if name == SHARDING:
+            return {variable: "true" if kind == value else None for variable, kind in _SHARDING.items()}
+        if name in _VARIABLES:
+            return {_VARIABLES[name]: str(value)}
+        return {self.variables[name]: None if value is None else text_of(value)} if name in self.variables else {}
+
+
+@functools.cache  # once a study
+def ask_accelerate(python: str, flags: tuple[str, ...] = ()) -> Accelerate:
+    """Ask the accelerate of an interpreter.
+
+    Args:
+        python: the interpreter.
+        flags: of ``accelerate launch``, without the program.
+    """
+    source = Path(__file__).with_name("ask_accelerate.py").read_text(encoding="utf-8")
+    said = said_by([python, "-c", source, *flags], _SECONDS)
+    if said is None:
+        return Accelerate()
+    variables = {f"launch.{name}": variable for name, (variable, _) in said["settings"].items()}
+    plain = {f"launch.{name}": None if text is None else value_of(text) for name, (_, text) in said["settings"].items()}
+    unsaid = {name: value for name, value in _UNSAID.items() if name in plain}
+    return Accelerate(variables, {**plain, **unsaid}, tuple(said["typed"]), said["processes"])
+
+
+def launch_settings(content: Mapping[str, Value], folder: Path) -> dict[str, Value]:
+    """The settings of a launch that a file of accelerate's asks for: name -> value.
+
+    Args:
+        content: of the file.
+        folder: where the paths in it begin.
+
+    Raises:
+        InputError: the DeepSpeed file that it names cannot be read.
+    """
+    found: dict[str, Value] = {}
+    kind, number = str(content.get("distributed_type", "")), content.get("num_processes")
+    if "distributed_type" in content:
+        found[SHARDING] = kind if kind in SHARDED else "NO"
+    if kind in ("NO", "False"):  # one, whatever number stands there; without quotes YAML reads NO as false
+        found[PROCESSES] = 1
+    elif isinstance(number, int):
+        found[PROCESSES] = number
+    if "mixed_precision" in content:
+        found[PRECISION] = "no" if content["mixed_precision"] in (None, False) else str(content["mixed_precision"])
+    for section in ("fsdp_config", "deepspeed_config", "dynamo_config", "fp8_config"):
+        prefix = "" if section == "deepspeed_config" else section.removesuffix("config")
+        for key, value in (content.get(section) or {}).items():
+            key = key if key.startswith(prefix) else prefix + key
+            if key == "dynamo_backend":
+                found[COMPILER] = str(value).upper()
+            elif key == "deepspeed_config_file":
+                inner = _read_deepspeed_file(folder / str(value))
+                found |= {DEEPSPEED_FILE + name: leaf for name, leaf in leaves(inner)}
+            else:
+                found[f"launch.{section}.{key}"] = value
+    return found
+
+
+def _read_deepspeed_file(path: Path) -> dict[str, Value]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"The DeepSpeed file {path} cannot be read: {error}.") from None
+    if not isinstance(content, dict):
+        raise InputError(f"The DeepSpeed file {path} does not hold names and values.")
+    return content
 
 
 # -------------------------------------------------------------------------------------------------- who starts them
@@ -205,7 +209,9 @@ def launcher_levels(typed: str, processes: int, devices: int, asked: Sequence[As
         devices: how many GPUs that one process uses.
         asked: what the launcher was asked for.
     """
-    good, bad = ACCELERATE if devices > 1 else PYTHON, _TYPED.get(typed, typed)
+    good, bad = ACCELERATE if devices > 1 else PYTHON, ACCELERATE if typed == "accelerate" else typed
+    if typed == PROGRAM:
+        return None
     if bad == ACCELERATE and devices > 1:
         bad = f"{ACCELERATE} --num_processes 1"  # for which that process uses several devices
     sharded = any(one.name == SHARDING and one.value in SHARDED and not one.reason for one in asked)
@@ -235,11 +241,10 @@ def _is_true(text: str | None) -> bool:
     return (text or "").lower() in ("true", "1")
 
 
-def without_launcher(given: Mapping[str, str]) -> dict[str, None]:
+def without_launcher(given: Mapping[str, str], accelerate: Accelerate) -> dict[str, None]:
     """The variables to unset for a process that is to be as plain Python starts it: what the launcher has added, save
     what is a setting of its own, what is read too early for that, and which devices there are."""
-    kept = {*_VARIABLES.values(), *_SHARDING, DEEPSPEED_FILE_VARIABLE}
-    kept |= {section.variable(key) for section, key in _KEYS.values()}
+    kept = {*_VARIABLES.values(), *_SHARDING, DEEPSPEED_FILE_VARIABLE, *accelerate.variables.values()}
     return {
         name: None
         for name in given
@@ -272,34 +277,32 @@ class Asked:
         return "" if self.has is None else f"it was asked for and is not in force: the training has {self.has}"
 
 
-def asked_of(given: Mapping[str, str], in_force: Mapping[str, Value]) -> list[Asked]:
+def asked_of(
+    given: Mapping[str, str], in_force: Mapping[str, Value], accelerate: Accelerate = Accelerate()
+) -> list[Asked]:
     """The settings of a launch.
 
     Args:
         given: the environment variables that the launcher has added.
         in_force: what the training then had: "distributed_type" and "mixed_precision", as accelerate names them; empty
             if that is not known.
+        accelerate: as it was asked; without it the settings in the sections of its file are not known.
     """
     values = {name: given[variable] for name, variable in _VARIABLES.items() if variable in given}
-    for variable, kind in _SHARDING.items():
-        if _is_true(given.get(variable)):
-            values[SHARDING] = kind
+    if shared := [kind for variable, kind in _SHARDING.items() if _is_true(given.get(variable))]:
+        values[SHARDING] = shared[-1]
     found = []
     for name, value in values.items():
-        has = in_force.get(name.partition(".")[2], value)
+        has = str(in_force.get(name.partition(".")[2], value))
         if value.lower() == PLAIN[name].lower():
-            value = PLAIN[name]
-        elif str(has).lower() != value.lower():
-            found.append(Asked(name, value, PLAIN[name], str(has)))
-            continue
-        found.append(Asked(name, value, PLAIN[name]))
-    forced = {one.name: one.value for one in found if not one.reason}
-    for name, (section, key) in _KEYS.items():
-        variable, plain = section.variable(key), section.plain[key]
-        setting, kind = section.of
-        read = not setting or str(forced.get(setting, "")).lower() == kind.lower()
-        if read and variable in given:
-            value = value_of(given[variable])
+            found.append(Asked(name, PLAIN[name], PLAIN[name]))
+        else:
+            found.append(Asked(name, value, PLAIN[name], None if has.lower() == value.lower() else has))
+    forced = {(one.name, str(one.value).lower()) for one in found if not one.reason}
+    for name, variable in accelerate.variables.items():
+        setting, kind = _READ_WITH.get(name.split(".")[1], ("", ""))
+        if variable in given and (not setting or (setting, kind.lower()) in forced):
+            value, plain = value_of(given[variable]), accelerate.plain[name]
             found.append(Asked(name, plain if equal(value, plain) else value, plain))
     return found
 
@@ -335,23 +338,20 @@ def findings(kind: str, wanted: Value, started: int, together: int, asked: Seque
     return found
 
 
-_NAMES = {"DEEPSPEED": "DeepSpeed"}
-
-
-def unheard(words: Sequence[str], asked: Sequence[Asked]) -> list[str]:
+def unheard(accelerate: Accelerate, asked: Sequence[Asked]) -> list[str]:
     """Flags that accelerate hands on to nobody, as their section (DeepSpeed, FSDP) is not asked for, as sentences.
 
     Args:
-        words: of the launcher.
-        asked: what it was asked for.
+        accelerate: as it was asked about the command.
+        asked: what the launcher was asked for.
     """
-    had = {(one.name, str(one.value).lower()) for one in asked}
-    given = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
-    found = []
-    for section, key in _KEYS.values():
-        setting, kind = section.of
-        if setting == SHARDING and key in given and (setting, kind.lower()) not in had:
-            found.append(f"--{key} has no effect here: accelerate hands it on to {_NAMES.get(kind, kind)} alone.")
+    had, found = {one.value for one in asked if one.name == SHARDING}, []
+    for name in accelerate.variables:
+        section, key = name.split(".")[1:]
+        setting, kind = _READ_WITH.get(section, ("", ""))
+        if setting == SHARDING and key in accelerate.typed and kind not in had:
+            kind = "DeepSpeed" if kind == "DEEPSPEED" else kind
+            found.append(f"--{key} has no effect here: accelerate hands it on to {kind} alone.")
     return found
 
 
@@ -372,19 +372,6 @@ def value_of(text: str) -> Value:
 def text_of(value: Value) -> str:
     """How a launcher writes a value into a variable."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def variables_of(name: str, value: Value) -> dict[str, str | None]:
-    """The environment variables that give a setting of the launch a value; None unsets one. None for a setting that is
-    no variable: who starts how many, and what stands in a file."""
-    if name == SHARDING:
-        return {variable: "true" if kind == value else None for variable, kind in _SHARDING.items()}
-    if name in _VARIABLES:
-        return {_VARIABLES[name]: str(value)}
-    if name in _KEYS:
-        section, key = _KEYS[name]
-        return {section.variable(key): None if value is None else text_of(value)}
-    return {}
 
 
 def variable_levels(name: str, good: Value) -> tuple[str | None, str | None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.targets.command import accelerate_launch, find_command, is_launcher, take_apart
+from bisect_cfg.targets.launchers import accelerate_launch, find_command, is_launcher, take_apart
 from bisect_cfg.targets.script import find_script
 
 UV_VALUES = ("--with", "--extra", "-p")
@@ -44,20 +44,27 @@ UV_VALUES = ("--with", "--extra", "-p")
         ("uv run -m pkg.train", "python", "uv run python -m", "pkg.train", ""),
         ("uv run --extra gpu accelerate launch train.py", "accelerate", "uv run --extra gpu accelerate launch",
          "train.py", ""),
+        ("bash -x run.sh 2 --lr 1", "program", "bash -x", "run.sh", "2 --lr 1"),
+        ("make train LR=1", "program", "", "make", "train LR=1"),
+        ("nice -n 3 python train.py --lr 1", "program", "nice -n 3 python", "train.py", "--lr 1"),
+        ("uv run bash run.sh", "program", "uv run bash", "run.sh", ""),
+        ("env -u A python train.py", "program", "env -u A python", "train.py", ""),
     ],
 )  # fmt: skip
 def test_what_starts_what(command, kind, before, program, arguments):
-    parts = take_apart(shlex.split(command), lambda word: word == "train.py", UV_VALUES.__contains__)
-    assert (parts.launch.kind, shlex.join(parts.launch.before)) == (kind, before)
-    assert (parts.launch.program, shlex.join(parts.arguments)) == (program, arguments)
-    whole = parts.launch.command(parts.arguments)
+    launch, rest = take_apart(shlex.split(command), ("train.py", "run.sh").__contains__, UV_VALUES.__contains__)
+    assert (launch.kind, shlex.join(launch.before)) == (kind, before)
+    assert (launch.program, shlex.join(rest)) == (program, arguments)
+    whole = launch.command(rest)
     assert whole == shlex.split(command.replace("uv run -m", "uv run python -m"))
 
 
-def test_variables_stand_in_front():
-    parts = take_apart(shlex.split("CUDA_VISIBLE_DEVICES=0,1 A='b c' accelerate launch train.py"), lambda word: True)
-    assert dict(parts.launch.variables) == {"CUDA_VISIBLE_DEVICES": "0,1", "A": "b c"}
-    assert parts.launch.before == ("accelerate", "launch")
+@pytest.mark.parametrize("env", ["", "env ", "/usr/bin/env "])
+def test_variables_stand_in_front(env):
+    command = f"{env}CUDA_VISIBLE_DEVICES=0,1 A='b c' accelerate launch train.py"
+    launch, _ = take_apart(shlex.split(command), lambda word: True)
+    assert dict(launch.variables) == {"CUDA_VISIBLE_DEVICES": "0,1", "A": "b c"}
+    assert launch.before == ("accelerate", "launch")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +80,8 @@ def test_variables_stand_in_front():
     ],
 )  # fmt: skip
 def test_a_port_of_its_own(command, with_port):
-    parts = take_apart(shlex.split(command), lambda word: word == "train.py")
-    assert shlex.join(parts.launch.command(parts.arguments, 7)) == with_port
+    launch, arguments = take_apart(shlex.split(command), lambda word: word == "train.py")
+    assert shlex.join(launch.command(arguments, 7)) == with_port
 
 
 @pytest.mark.parametrize(
@@ -83,14 +90,12 @@ def test_a_port_of_its_own(command, with_port):
         ("accelerate launch --num_machines 2 train.py", "several machines"),
         ("torchrun --nnodes=1:4 train.py", "several machines"),
         ("deepspeed --hostfile hosts train.py", "several machines"),
-        ("accelerate config", "starts no training"),
         ("accelerate launch missing.py", "There is no script missing.py"),
         ("torchrun --nproc_per_node 2", "There is no Python script"),
         ("python -I train.py", "cannot be watched"),
         ("python -c pass", "a file or a module"),
         ("A=b", "starts nothing"),
-        ("uv sync", "starts no training"),
-        ("trl --help", "needs a command"),
+        ("uv run", "needs a program"),
     ],
 )
 def test_what_cannot_be_run_is_said(command, says):
@@ -130,6 +135,12 @@ def test_on_this_machine(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="There is no module pkg.other"):
         find_command([sys.executable, "-m", "pkg.other"])
 
+    (tmp_path / "run.sh").write_text("python train.py\n")
+    shell = find_script("bash", ["-x", "run.sh", "2"], sys.executable)
+    assert (shell.path, shell.arguments, shell.launcher) == (Path("run.sh"), ("2",), "program")
+    assert shell.command[1:] == ["-x", "run.sh", "2"] and shell.python == sys.executable
+    assert find_script("env", ["A=1", sys.executable, "train.py"]).variables == {"A": "1"}
+
 
 def test_another_launch_is_another_study(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -142,12 +153,33 @@ def test_another_launch_is_another_study(tmp_path, monkeypatch):
     assert len({str(one["arguments"]) for one in spoken}) == 3
 
 
-def test_a_script_behind_variables_wants_its_python(tmp_path, monkeypatch):
-    (tmp_path / "train.py").touch()
+@pytest.mark.parametrize(
+    ("typed", "says", "advice"),
+    [
+        ("OMP_NUM_THREADS=1 train.py", "train.py cannot be executed", "python train.py"),
+        ("nosuchlauncher -n 2 train.py", "nosuchlauncher is not installed here", "pip install nosuchlauncher"),
+        ("run.sh", "run.sh is not a Python script", "bisect-cfg bisect -- bash run.sh"),
+        ("recipe.yaml", "recipe.yaml is not a Python script", "bisect-cfg bisect -- trl grpo --config recipe.yaml"),
+        ("trian.py", "There is no script trian.py", "train.py"),
+        ("pkg.train", "There is no script pkg.train", "python -m pkg.train"),
+    ],
+)
+def test_what_is_no_command_is_said(tmp_path, monkeypatch, typed, says, advice):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="train.py is a script, not a program") as raised:
-        find_command(["OMP_NUM_THREADS=1", "train.py"])
-    assert "python train.py" in raised.value.advice
+    for name in ("train.py", "run.sh", "recipe.yaml"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match=says) as refused:
+        find_script(typed.split()[0], typed.split()[1:])
+    assert advice in refused.value.advice
+
+
+def test_accelerates_file_may_ask_for_several_machines(tmp_path):
+    path = tmp_path / "launch.yaml"
+    command = ["accelerate", "launch", "--config_file", str(path), "train.py"]
+    take_apart(command, lambda word: word == "train.py")  # accelerate says that there is no file
+    path.write_text("distributed_type: MULTI_GPU\nnum_machines: 2\n")
+    with pytest.raises(InputError, match="num_machines in .*=2 asks for several machines"):
+        take_apart(command, lambda word: word == "train.py")
 
 
 @pytest.mark.parametrize(
@@ -163,9 +195,8 @@ def test_a_script_behind_variables_wants_its_python(tmp_path, monkeypatch):
     ],
 )  # fmt: skip
 def test_another_number_of_processes(command, processes, instead_of, with_them):
-    parts = take_apart(command.split(), lambda path: True)
-    launch = parts.launch.with_processes(processes, instead_of)
-    words = launch.command(parts.arguments, 7)
+    launch, arguments = take_apart(command.split(), lambda path: True)
+    words = launch.with_processes(processes, instead_of).command(arguments, 7)
     at = next(place for place, word in enumerate(words) if word in ("--main_process_port", "--master_port"))
     assert shlex.join([*words[:at], *words[at + 2 :]]) == with_them
 
@@ -174,18 +205,16 @@ def test_another_number_of_processes(command, processes, instead_of, with_them):
     ("command", "asked"),
     [
         ("torchrun --nproc-per-node=3 train.py --num_processes 9", 3),
-        ("accelerate launch --config_file a.yaml train.py", 8),
-        ("accelerate launch --config_file a.yaml --num_processes 2 train.py", 2),
+        ("accelerate launch --config_file a.yaml train.py", None),
+        ("accelerate launch --num_processes 2 train.py", 2),
         ("trl grpo --num_processes 2 --beta 1", 2),
         ("torchrun --nproc_per_node gpu train.py", None),
         ("python train.py --num_processes 2", None),
     ],
 )
-def test_how_many_processes_are_asked_for(tmp_path, monkeypatch, command, asked):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 8\n")
-    parts = take_apart(command.split(), lambda path: True)
-    assert parts.launch.processes_asked(parts.arguments) == asked
+def test_how_many_processes_are_asked_for(command, asked):
+    launch, arguments = take_apart(command.split(), lambda path: path == "train.py")
+    assert launch.processes_asked(arguments) == asked
 
 
 @pytest.mark.parametrize(
@@ -198,7 +227,7 @@ def test_how_many_processes_are_asked_for(tmp_path, monkeypatch, command, asked)
     ],
 )
 def test_what_python_starts_started_by_accelerate(command, launched):
-    parts = take_apart(command.split(), lambda path: True)
+    launch, arguments = take_apart(command.split(), lambda path: True)
     plain = command.startswith("python train")
-    found = accelerate_launch(None if plain else parts.launch, parts.launch.program, "python")
-    assert shlex.join(found.command(parts.arguments)) == launched
+    found = accelerate_launch(None if plain else launch, launch.program, "python")
+    assert shlex.join(found.command(arguments)) == launched

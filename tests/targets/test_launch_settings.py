@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,26 +15,49 @@ from hypothesis import strategies as st
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import BuildAnswer, ConfigBuilt, ConfigResolved, RankBegin
 from bisect_cfg.targets.captured import Built, Capture, read_capture
-from bisect_cfg.targets.launched import (
+from bisect_cfg.targets.launch_settings import (
     AUTO,
     DEEPSPEED_FILE,
-    SECTIONS,
-    TYPES,
+    Accelerate,
     Asked,
+    ask_accelerate,
     asked_in_file,
     asked_of,
     findings,
     given_to_each,
+    launch_settings,
     launcher_levels,
     leaves,
     text_of,
     unheard,
     value_of,
-    variables_of,
     with_leaves,
     without_launcher,
 )
+from bisect_cfg.targets.names import read_good
 from bisect_cfg.targets.settings import Settings, build_settings, processes_in
+
+KNOWN = Accelerate(
+    {
+        "launch.fsdp_config.fsdp_version": "FSDP_VERSION",
+        "launch.fsdp_config.fsdp_offload_params": "FSDP_OFFLOAD_PARAMS",
+        "launch.fsdp_config.fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP",
+        "launch.deepspeed_config.zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
+        "launch.deepspeed_config.offload_param_device": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
+        "launch.deepspeed_config.gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+        "launch.deepspeed_config.gradient_clipping": "ACCELERATE_GRADIENT_CLIPPING",
+    },
+    {
+        "launch.fsdp_config.fsdp_version": 1,
+        "launch.fsdp_config.fsdp_offload_params": False,
+        "launch.fsdp_config.fsdp_transformer_layer_cls_to_wrap": None,
+        "launch.deepspeed_config.zero_stage": 2,
+        "launch.deepspeed_config.offload_param_device": "none",
+        "launch.deepspeed_config.gradient_accumulation_steps": None,
+        "launch.deepspeed_config.gradient_clipping": None,
+    },
+)
+"""Some of what accelerate answers."""
 
 ASKED = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_DYNAMO_BACKEND": "NO", "ACCELERATE_USE_FSDP": "true"}
 
@@ -67,7 +90,7 @@ def test_what_is_not_as_in_the_plain_launch():
 
 def test_what_was_asked_for_and_is_not_in_force():
     """accelerate 1.15 trains with DDP where FSDP is asked for on a CPU."""
-    found = asked_of(FSDP, {"distributed_type": "MULTI_CPU", "mixed_precision": "no"})
+    found = asked_of(FSDP, {"distributed_type": "MULTI_CPU", "mixed_precision": "no"}, KNOWN)
     assert {one.name: one.reason for one in found if one.value != one.plain} == {
         "launch.mixed_precision": "it was asked for and is not in force: the training has no",
         "launch.distributed_type": "it was asked for and is not in force: the training has MULTI_CPU",
@@ -103,7 +126,7 @@ def test_sharding_that_is_not_in_force_is_a_finding():
 
 
 def test_the_keys_of_a_section_are_settings_where_it_is_in_force():
-    found = differing(asked_of(FSDP, {"distributed_type": "FSDP", "mixed_precision": "bf16"}))
+    found = differing(asked_of(FSDP, {"distributed_type": "FSDP", "mixed_precision": "bf16"}, KNOWN))
     assert {name: value for name, value in found.items() if "fsdp_config" in name} == {
         "launch.fsdp_config.fsdp_version": 2,
         "launch.fsdp_config.fsdp_transformer_layer_cls_to_wrap": "Qwen2DecoderLayer",
@@ -114,7 +137,7 @@ def test_the_keys_of_a_section_are_settings_where_it_is_in_force():
         "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "none",
         "ACCELERATE_GRADIENT_CLIPPING": "0.5",
     }
-    assert differing(asked_of(zero, {})) == {
+    assert differing(asked_of(zero, {}, KNOWN)) == {
         "launch.distributed_type": "DEEPSPEED",
         "launch.deepspeed_config.zero_stage": 3,
         "launch.deepspeed_config.gradient_clipping": 0.5,
@@ -122,15 +145,12 @@ def test_the_keys_of_a_section_are_settings_where_it_is_in_force():
 
 
 def test_a_level_is_environment_variables():
-    assert variables_of("launch.mixed_precision", "no") == {"ACCELERATE_MIXED_PRECISION": "no"}
-    assert variables_of("launch.distributed_type", "NO") == {
-        "ACCELERATE_USE_FSDP": None,
-        "ACCELERATE_USE_DEEPSPEED": None,
-    }
-    assert variables_of("launch.fsdp_config.fsdp_transformer_layer_cls_to_wrap", None) == {
-        "FSDP_TRANSFORMER_CLS_TO_WRAP": None
-    }
-    assert variables_of("launch.num_processes", 1) == variables_of("launch.launcher", "python") == {}
+    of = KNOWN.variables_of
+    assert of("launch.mixed_precision", "no") == {"ACCELERATE_MIXED_PRECISION": "no"}
+    assert of("launch.distributed_type", "NO") == {"ACCELERATE_USE_FSDP": None, "ACCELERATE_USE_DEEPSPEED": None}
+    assert of("launch.fsdp_config.fsdp_transformer_layer_cls_to_wrap", None) == {"FSDP_TRANSFORMER_CLS_TO_WRAP": None}
+    assert of("launch.fsdp_config.fsdp_offload_params", True) == {"FSDP_OFFLOAD_PARAMS": "true"}
+    assert of("launch.num_processes", 1) == of("launch.launcher", "python") == {}
 
 
 VALUES = st.one_of(
@@ -149,25 +169,6 @@ def test_a_value_comes_back_from_its_variable(value: object) -> None:
         assert again is (value.lower() == "true")
     else:
         assert again == value and type(again) is type(value)
-
-
-@pytest.mark.training
-@given(st.dictionaries(st.sampled_from(sorted(name for name in TYPES if name.count(".") == 2)), VALUES, min_size=1))
-def test_key_by_key_and_back_is_what_the_launcher_gave(values: dict[str, object]) -> None:
-    """Each setting at its plain level, one after the other, and then at the user's again."""
-    before = {variable: text for name, value in values.items() for variable, text in variables_of(name, value).items()}
-    now: dict[str, str | None] = dict(before)
-    for name in values:
-        section, key = name.split(".")[1:]
-        now |= variables_of(name, SECTIONS[section].plain[key])
-    for name, value in values.items():
-        now |= variables_of(name, value)
-    assert now == before
-
-
-def test_no_two_settings_share_a_variable():
-    names = [variable for name in TYPES for variable in variables_of(name, "x")]
-    assert len(names) == len(set(names)) > 30
 
 
 # ---------------------------------------------------------------------------------------------------- DeepSpeed's file
@@ -241,7 +242,7 @@ def test_the_launcher_is_no_setting_where_a_model_is_shared_out():
 
 def test_plain_python_has_what_is_a_setting_and_nothing_else_of_the_launcher():
     kept = {**FSDP, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "1"}
-    gone = without_launcher({**kept, **given_to_each(1)[0], "ACCELERATE_USE_CPU": "True"})
+    gone = without_launcher({**kept, **given_to_each(1)[0], "ACCELERATE_USE_CPU": "True"}, KNOWN)
     assert {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "ACCELERATE_USE_CPU"} <= set(gone)
     assert not set(kept) & set(gone)
 
@@ -284,7 +285,7 @@ def test_a_run_that_dies_before_it_trains_shows_who_has_started_it():
 
 
 def settings_of(given: dict[str, str], good: dict[str, object]) -> Settings:
-    found = capture_of(given, {})
+    found = capture_of(given, {}).with_accelerate(KNOWN)
     return build_settings(found, lambda request: BuildAnswer(dict(request.raw)), good=good, launcher="torchrun")
 
 
@@ -304,9 +305,12 @@ def test_a_good_side_that_the_launch_says_nothing_of():
     assert settings.overrides(settings.good)["launch.fsdp_config.fsdp_version"] == 2
     with pytest.raises(InputError, match="none is in force"):
         settings_of({}, {"launch.deepspeed.zero_optimization.stage": 2})
-    with pytest.raises(InputError) as refused:
-        settings_of({}, {"launch.num_procesess": 2})
-    assert refused.value.advice == "Did you mean launch.num_processes?"
+    for typed, meant in (("num_procesess", "num_processes"), ("fsdp_config.fsdp_verison", "fsdp_config.fsdp_version")):
+        with pytest.raises(InputError) as refused:
+            settings_of({}, {f"launch.{typed}": 2})
+        assert refused.value.advice == f"Did you mean launch.{meant}?"
+    (note,) = settings_of({}, {"launch.deepspeed_config.deepspeed_hostfile": "x"}).notes
+    assert "no trial varies it" in note
 
 
 def test_how_many_processes_a_script_starts_is_its_own_affair():
@@ -346,57 +350,94 @@ def test_a_deepspeed_file_is_found_where_it_is_named(tmp_path: Path, of_launcher
     assert capture_of(launcher, {}).deepspeed is None
 
 
-# ----------------------------------------------------------------------------------------------- what accelerate takes
+# ------------------------------------------------------------------------------------------------- accelerate is asked
 
 
-def flags_of_accelerate() -> dict[str, object]:
-    """Flag -> default, of the launcher that is installed, read from its source: to import it takes seconds."""
-    (folder,) = importlib.util.find_spec("accelerate").submodule_search_locations
-    tree = ast.parse(Path(folder, "commands", "launch.py").read_text())
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
-    found = {}
-    for call in calls:
-        named = isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"
-        if named and isinstance(call.args[0], ast.Constant):
-            flag = call.args[0].value.removeprefix("--")
-            default = next((word.value for word in call.keywords if word.arg == "default"), None)
-            found[flag] = ast.literal_eval(default) if isinstance(default, ast.Constant) else None
-    return found
+@pytest.mark.training
+def test_accelerate_says_how_it_hands_on_its_settings(tmp_path):
+    """The one that is installed, in the interpreter that trains."""
+    path = tmp_path / "launch.yaml"
+    path.write_text("distributed_type: FSDP\nnum_processes: 8\n")
+    told = ask_accelerate(sys.executable, ("--config_file", str(path), "--fsdp_offload_params", "true"))
+    assert KNOWN.variables.items() <= told.variables.items() and KNOWN.plain.items() <= told.plain.items()
+    assert told.variables["launch.dynamo_config.dynamo_mode"] == "ACCELERATE_DYNAMO_MODE"
+    assert told.plain["launch.fp8_config.fp8_pad_inner_dim"] is True
+    assert len({*told.variables.values()}) == len(told.variables) > 30
+    assert told.processes == 8 and "fsdp_offload_params" in told.typed and "fsdp_version" not in told.typed
+    assert told.types["launch.fsdp_config.fsdp_offload_params"] == "bool"
 
 
-def test_plain_values_are_the_defaults_of_the_launcher_that_is_installed():
-    flags = flags_of_accelerate()
-    assert len(flags) > 60
-    ours = {key: value for section in SECTIONS.values() for key, value in section.plain.items() if key in flags}
-    assert len(ours) > 25
-    theirs = {key: None if flags[key] is None else value_of(str(flags[key])) for key in ours}
-    other = {  # where the library has the default, or the parser computes it
-        "zero_stage": 2,
-        "offload_optimizer_device": "none",
-        "offload_param_device": "none",
-        "zero3_save_16bit_model": False,
-        "fsdp_min_num_params": 100_000_000,
-    }
-    assert {**theirs, **other} == ours
-
-
-def test_every_variable_is_one_that_the_launcher_sets():
-    (folder,) = importlib.util.find_spec("accelerate").submodule_search_locations
-    text = Path(folder, "utils", "launch.py").read_text()
-    for name in (name for name in TYPES if name.split(".")[1] in ("fsdp_config", "deepspeed_config")):
-        (variable,) = variables_of(name, 1)
-        assert f'"{variable}"' in text, name
+def test_where_accelerate_cannot_be_asked_its_sections_are_not_known():
+    assert ask_accelerate("/no/such/python") == Accelerate()
 
 
 @pytest.mark.parametrize(
-    ("words", "given", "said"),
+    ("typed", "given", "said"),
     [
-        ("accelerate launch --cpu --gradient_accumulation_steps 4", {}, ["--gradient_accumulation_steps"]),
-        ("accelerate launch --gradient-clipping=1", {}, ["--gradient_clipping"]),
-        ("accelerate launch --zero_stage 3", {"ACCELERATE_USE_DEEPSPEED": "true"}, []),
-        ("accelerate launch --fsdp_offload_params true --multi_gpu", {}, ["--fsdp_offload_params"]),
-        ("accelerate launch --fsdp_offload_params true", {"ACCELERATE_USE_FSDP": "true"}, []),
+        ("gradient_accumulation_steps", {}, ["--gradient_accumulation_steps"]),
+        ("zero_stage", {"ACCELERATE_USE_DEEPSPEED": "true"}, []),
+        ("fsdp_offload_params", {}, ["--fsdp_offload_params"]),
+        ("fsdp_offload_params", {"ACCELERATE_USE_FSDP": "true"}, []),
     ],
 )
-def test_flags_that_nobody_is_told_of(words, given, said):
-    assert [text.split()[0] for text in unheard(words.split(), asked_of(given, {}))] == said
+def test_flags_that_nobody_is_told_of(typed, given, said):
+    accelerate = replace(KNOWN, typed=(typed,))
+    assert [text.split()[0] for text in unheard(accelerate, asked_of(given, {}, accelerate))] == said
+
+
+# ---------------------------------------------------------------------------------------------------- accelerate's file
+
+
+def test_the_settings_in_accelerates_file_go_by_the_names_of_the_launch(tmp_path):
+    path = tmp_path / "launch.yaml"
+    path.write_text("""\
+compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+dynamo_config: {dynamo_backend: INDUCTOR, dynamo_mode: reduce-overhead}
+fsdp_config:
+  offload_params: true
+  fsdp_version: 2
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+""")
+    settings = {
+        "launch.distributed_type": "FSDP",
+        "launch.num_processes": 8,
+        "launch.mixed_precision": "bf16",
+        "launch.fsdp_config.fsdp_offload_params": True,
+        "launch.fsdp_config.fsdp_version": 2,
+        "launch.dynamo_backend": "INDUCTOR",
+        "launch.dynamo_config.dynamo_mode": "reduce-overhead",
+    }
+    assert read_good([str(path), "launch.num_processes=2"]) == {**settings, "launch.num_processes": 2}
+    path.write_text("launch:\n  num_processes: 2\nlearning_rate: 1.0e-6\n")
+    assert read_good([str(path)]) == {"launch.num_processes": 2, "learning_rate": 1e-6}
+
+
+def test_the_files_that_trl_brings_along():
+    (folder,) = importlib.util.find_spec("trl").submodule_search_locations
+    found = {path.stem: read_good([str(path)]) for path in Path(folder, "accelerate_configs").glob("*.yaml")}
+    assert {name: one["launch.distributed_type"] for name, one in found.items()} == {
+        "single_gpu": "NO",
+        "multi_gpu": "NO",
+        **dict.fromkeys(("fsdp1", "fsdp2"), "FSDP"),
+        **dict.fromkeys(("zero1", "zero2", "zero3"), "DEEPSPEED"),
+    }
+    assert found["single_gpu"]["launch.num_processes"] == 1 < found["multi_gpu"]["launch.num_processes"]
+    assert found["zero3"]["launch.deepspeed_config.zero_stage"] == 3
+    assert found["fsdp2"]["launch.fsdp_config.fsdp_version"] == 2
+
+
+def test_the_deepspeed_file_that_accelerates_file_names(tmp_path):
+    path = tmp_path / "zero.json"
+    path.write_text(json.dumps({"zero_optimization": {"stage": 2}}))
+    content = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"deepspeed_config_file": "zero.json"}}
+    assert launch_settings(content, tmp_path) == {
+        "launch.distributed_type": "DEEPSPEED",
+        "launch.deepspeed.zero_optimization.stage": 2,
+    }
+    for wrong in ("{", "[1]"):
+        path.write_text(wrong)
+        with pytest.raises(InputError, match=r"DeepSpeed file .*zero\.json"):
+            launch_settings(content, tmp_path)

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.targets.programs import moved, python_of, runs_code
+from bisect_cfg.targets.interpreters import moved, python_of, runs_code
 
 
 def program(path, text="", kind=0o755):
