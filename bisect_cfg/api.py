@@ -27,7 +27,7 @@ from bisect_cfg.store.state import STATE_FILE
 from bisect_cfg.study.options import OF_COMMANDS, Options
 from bisect_cfg.study.story import bisect as tell_story
 from bisect_cfg.targets.interpreters import runs_code
-from bisect_cfg.targets.launchers import is_launcher
+from bisect_cfg.targets.launchers import behind_env, is_launcher
 from bisect_cfg.targets.names import parse_assignment
 from bisect_cfg.targets.script import Script, find_script, interpreter
 from bisect_cfg.targets.target import CommandTarget, find_target, is_any_command
@@ -67,7 +67,7 @@ def _found(target: str, arguments: Sequence[str], python: str | None, options: O
     words = [target, *arguments]
     told = any(getattr(options, name) for name in OF_COMMANDS)
     says = bool(options.good or options.good_packages)
-    other = says and not is_launcher(target) and Path(target).suffix not in (".py", ".ipynb")
+    other = says and not is_launcher(behind_env(words)[0]) and Path(target).suffix not in (".py", ".ipynb")
     # What is not there is a program, or nothing; what has no suffix and cannot be executed is no script either.
     missing = not os.path.exists(target) or (os.path.isfile(target) and not Path(target).suffix)
     other = other and (shutil.which(target) is not None or missing)

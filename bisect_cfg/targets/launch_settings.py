@@ -379,9 +379,10 @@ def variable_levels(name: str, good: Value) -> tuple[str | None, str | None]:
 
     Args:
         name: of the setting.
-        good: as --good has it; nothing, or an empty text, for a variable that is not set.
+        good: as --good has it; nothing, an empty text or "none" for a variable that is not set.
     """
-    return (None if good is None else str(good) or None), os.environ.get(name.removeprefix(VARIABLE))
+    unset = good is None or str(good).lower() in ("", "none")
+    return None if unset else str(good), os.environ.get(name.removeprefix(VARIABLE))
 
 
 # ---------------------------------------------------------------------------------------------------- DeepSpeed's file

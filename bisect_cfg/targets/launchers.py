@@ -204,28 +204,19 @@ def is_launcher(word: str) -> bool:
     return name in LAUNCHERS or PYTHON.fullmatch(name) is not None or _ASSIGNMENT.fullmatch(word) is not None
 
 
+def behind_env(words: Sequence[str]) -> list[str]:
+    """A command without the ``env`` that only sets variables for it: what we set for a run can be varied, and not what
+    `env` sets again."""
+    only_sets = os.path.basename(words[0]) == "env" and len(words) > 1 and _ASSIGNMENT.fullmatch(words[1])
+    return list(words[1:] if only_sets else words)
+
+
 def launched_in(words: Sequence[str]) -> list[str]:
     """The command of a launcher in the words of a shell's line, with the variables before it; [] if there is none."""
     for place, word in enumerate(words):
         if is_launcher(word) and not _ASSIGNMENT.fullmatch(word):
             return [*(one for one in words[:place] if _ASSIGNMENT.fullmatch(one)), *words[place:]]
     return []
-
-
-def variables_in_front(words: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """The variables that stand in front of a command, also behind ``env``, and the command.
-
-    Args:
-        words: of the command line.
-    """
-    rest = list(words)
-    if os.path.basename(rest[0]) == "env" and rest[1:] and not rest[1].startswith("-"):
-        rest = rest[1:]  # what we set for the whole run can be varied, and not what `env` sets again
-    variables = []
-    while rest and _ASSIGNMENT.fullmatch(rest[0]):
-        name, _, value = rest.pop(0).partition("=")
-        variables.append((name, value))
-    return tuple(variables), tuple(rest)
 
 
 def take_apart(
@@ -246,11 +237,14 @@ def take_apart(
     Raises:
         InputError: there is no program in it, or it is one that is not supported.
     """
-    variables, rest = variables_in_front(words)
+    rest, variables = behind_env(words), []
+    while rest and _ASSIGNMENT.fullmatch(rest[0]):
+        name, _, value = rest.pop(0).partition("=")
+        variables.append((name, value))
     if not rest:
         raise InputError("The command sets variables and starts nothing.", "Name the program after them.")
-    launch, arguments = _launched(list(rest), is_file, takes_value)
-    return replace(launch, variables=variables), tuple(arguments)
+    launch, arguments = _launched(rest, is_file, takes_value)
+    return replace(launch, variables=tuple(variables)), tuple(arguments)
 
 
 _Parts = tuple[Launch, Sequence[str]]

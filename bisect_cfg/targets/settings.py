@@ -516,6 +516,7 @@ def _package_factors(moved: Row, installed: Installed | None) -> Iterator[Settin
 def _pinned_elsewhere(capture: Capture, pins: Row) -> dict[str, str]:
     """What the user gave to ModelConfig, LoraConfig and `from_pretrained` and no trial varies, with the reason."""
     found: dict[str, str] = {asked.name: asked.reason for asked in capture.asked if asked.reason}
+    found |= {name: "you pinned it" for name in pins if name.startswith(("launch.", VARIABLE))}
     for kind in OWN:
         kept = {name: reason for name, reason in reasons(capture, kind).items() if reason not in ("", HANDED_ON)}
         found |= {f"{kind}.{name}": reason for name, reason in kept.items()}

@@ -1,5 +1,5 @@
 """What stands in accelerate's file and in DeepSpeed's: captured, varied key by key, and given back with the lines that
-have to change. The launcher is a stand-in that hands its file on as accelerate does, so neither is needed."""
+have to change. The launcher is a stand-in that hands its file on as accelerate does, and says so when it is asked."""
 
 from __future__ import annotations
 
@@ -32,6 +32,24 @@ for key, value in told.get("deepspeed_config", {{}}).items():
 raise SystemExit(subprocess.run([sys.executable, *words], env={{**os.environ, **given}}).returncode)
 """
 
+ASKED = """\
+import argparse
+def launch_command_parser():
+    parser = argparse.ArgumentParser()
+    for flag in "num_processes num_machines mixed_precision dynamo_backend main_process_port config_file".split():
+        parser.add_argument("--" + flag)
+    fsdp = parser.add_argument_group("FSDP Arguments")
+    for flag, default in (("version", "1"), ("offload_params", "false"), ("reshard_after_forward", "true")):
+        fsdp.add_argument("--fsdp_" + flag, default=default)
+    parser.add_argument("training_script")
+    return parser
+def load_config_from_file(path):
+    return argparse.Namespace(num_processes=None)
+def prepare_multi_gpu_env(args):
+    return {flag.upper(): str(value) for flag, value in vars(args).items() if flag.startswith("fsdp_")}
+"""
+"""What `ask_accelerate` asks, in both of accelerate's modules of this name."""
+
 ZERO = {
     "zero_optimization": {"stage": 3, "overlap_comm": True, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
     "gradient_clipping": 0.5,
@@ -46,6 +64,10 @@ def tool(tool):
     launcher.parent.mkdir()
     launcher.write_text(ACCELERATE.format(python=sys.executable))
     launcher.chmod(0o755)
+    for module in ("commands/launch.py", "utils/launch.py"):
+        path = tool.folder / "accelerate" / module
+        path.parent.mkdir(parents=True)
+        path.write_text(ASKED)
     tool.environment["PATH"] = f"{launcher.parent}:/usr/bin:/bin"
     return tool
 

@@ -1,0 +1,48 @@
+"""A command that is no launcher is run as it was typed, and the training that it starts is the one that is studied."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from toys import script
+
+FAILS = """
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4, weight_decay=0.1, bf16=True, temperature=0.9)
+    def step(number):
+        if {} and number == 3:
+            os.kill(os.getpid(), signal.SIGFPE)
+    GRPOTrainer(args, step).train()
+"""
+
+
+def causes(tool, *command: object) -> tuple[list[list[str]], dict]:
+    said = tool("bisect", "--study", "s", "--no-recommend", "--no-where", *command)
+    assert said.status == 0, said.all
+    tool.assert_nothing_left()
+    result = json.loads((tool.folder / "s" / "result.json").read_text())
+    assert result["complete"]
+    return [sorted(cause["parameters"]) for cause in result["causes"]], result
+
+
+@pytest.mark.parametrize("line", ["{python} train.py", "{python} prepare.py\n{python} train.py | cat"])
+def test_a_shell_script_is_run_as_typed(tool, line):
+    script(tool.folder, FAILS.format("args.bf16 and os.environ['MODE'] == 'fast'"))
+    (tool.folder / "prepare.py").write_text("print('no training')\n")
+    (tool.folder / "run.sh").write_text(f"export MODE=$1\n{line.format(python=sys.executable)}\n")
+    found, result = causes(tool, "--", "bash", "run.sh", "fast")
+    assert found == [["bf16"]]
+
+
+def test_a_variable_behind_env_varies(tool):
+    script(tool.folder, FAILS.format("args.bf16 and os.environ.get('MODE') == 'fast'"))
+    found, _ = causes(tool, "--good", "env.MODE=none", "--", "env", "MODE=fast", sys.executable, "train.py")
+    assert found == [["bf16", "env.MODE"]]
+
+
+def test_a_variable_that_is_pinned_has_its_value_in_all_runs(tool):
+    script(tool.folder, FAILS.format("args.bf16 and os.environ.get('MODE') == 'slow'"))
+    found, result = causes(tool, "--pin", "env.MODE=slow", "--good", "env.MODE=", "--", "MODE=fast", sys.executable,
+                           "train.py")  # fmt: skip
+    assert found == [["bf16"]] and "env.MODE" in result["not_varied"]
