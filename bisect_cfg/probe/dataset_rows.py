@@ -9,6 +9,7 @@ A step of TRL's trainers that uses completions again takes the rows that these w
 
 from . import protocol, record
 from .held import math
+from .wrap import around
 
 # The column that the model is given; of a dataset without it all text counts.
 _PROMPT = "prompt"
@@ -32,77 +33,62 @@ def set_orders(request):
 
 def watch(trainer):
     """From now on note the rows of each step of a training, and exchange some, if that is wanted."""
-    if not state.wanted:
-        return
-    loader_of = getattr(trainer, "get_train_dataloader", None)
-    if loader_of is None:  # a trainer of another make: its rows have no names
-        return
-    noting = _Noting(trainer, {int(row): other for row, other in (state.exchanged or {}).items()})
 
-    def get_train_dataloader(*args, **kwargs):
-        loader = loader_of(*args, **kwargs)
+    def make_loader(original, /, *args, **kwargs):
+        loader = original(*args, **kwargs)
         try:
-            noting.attach(loader)
+            _note(trainer, loader)
         except Exception:  # a loader of another make: its rows have no names
             pass
         return loader
 
-    trainer.get_train_dataloader = get_train_dataloader
+    if state.wanted:
+        around(trainer, "get_train_dataloader", make_loader)
 
 
-class _Noting:
-    """The batches of an epoch, as its sampler gives them: before they are used, and some before that."""
+def _note(trainer, loader):
+    sampler = loader.batch_sampler
+    cls, steps = type(sampler), max(math.ceil(len(loader) / trainer.args.gradient_accumulation_steps), 1)
 
-    def __init__(self, trainer, exchanged):
-        self.trainer, self.exchanged = trainer, exchanged
-        self.steps = None  # of an epoch
-        self.begun = 0  # steps of the training when the epoch begins, or is gone on with
-        self.rows = []  # of the step whose batches are being given
+    class Noted(cls):
+        """Gives what it always gave, and tells us."""
 
-    def attach(self, loader):
-        sampler = getattr(loader, "batch_sampler", None)
-        if sampler is None or not hasattr(type(sampler), "__iter__"):
-            return
-        noting, cls = self, type(sampler)
+        def __iter__(self):
+            return _noted(trainer, steps, super().__iter__())
 
-        class Noted(cls):
-            """Gives what it always gave, and tells us."""
+    Noted.__name__, Noted.__qualname__, Noted.__module__ = cls.__name__, cls.__qualname__, cls.__module__
+    sampler.__class__ = Noted
 
-            def __iter__(self):
-                noting.begun, place = noting.trainer.state.global_step, 0
-                for place, batch in enumerate(super().__iter__(), 1):
-                    yield noting.note(place, batch)
-                noting.tell(place)  # the last step of an epoch may have fewer batches
 
-        Noted.__name__, Noted.__qualname__, Noted.__module__ = cls.__name__, cls.__qualname__, cls.__module__
-        sampler.__class__ = Noted
-        self.steps = max(math.ceil(len(loader) / self.trainer.args.gradient_accumulation_steps), 1)
+def _noted(trainer, steps, batches):
+    """The batches of an epoch of so many `steps`, as its sampler gives them: before they are used, and some before
+    that."""
+    exchanged = {int(row): other for row, other in (state.exchanged or {}).items()}
+    begun = trainer.state.global_step  # when the epoch begins, or is gone on with
+    within, rows = 0, []  # of the epoch's step whose batches are being given
 
-    def note(self, place, batch):
-        if not isinstance(batch, (list, tuple)) or not all(isinstance(row, int) for row in batch):
-            return batch
-        taken = [self.exchanged.get(row, row) for row in batch]
-        self.rows += taken
-        if place % self.trainer.args.gradient_accumulation_steps == 0:
-            self.tell(place)
-        return taken
+    def tell():
+        step, data = begun - begun % steps + within, trainer.train_dataset
+        if rows and step > begun:  # those before are passed over
+            total, taken = len(data) if hasattr(data, "__len__") else None, list(dict.fromkeys(rows))
+            record.event(protocol.StepRows(step, taken, [_characters(data, row) for row in taken], total))
+        rows.clear()
 
-    def tell(self, place):
-        """Note the rows of a step, all of whose batches have been given; `place` is that of the last, from 1."""
-        rows, self.rows = list(dict.fromkeys(self.rows)), []
-        within = math.ceil(place / self.trainer.args.gradient_accumulation_steps)  # a step of this epoch
-        step = self.begun - self.begun % self.steps + within
-        if rows and step > self.begun:  # those before are passed over
-            data = self.trainer.train_dataset
-            total = len(data) if hasattr(data, "__len__") else None
-            record.event(protocol.StepRows(step, rows, [_characters(data, row) for row in rows], total))
+    for place, batch in enumerate(batches):
+        within = place // trainer.args.gradient_accumulation_steps + 1
+        if isinstance(batch, (list, tuple)) and all(isinstance(row, int) for row in batch):
+            batch = [exchanged.get(row, row) for row in batch]
+            rows += batch
+        if (place + 1) % trainer.args.gradient_accumulation_steps == 0:
+            tell()
+        yield batch
+    tell()  # the last step of an epoch may have fewer batches
 
 
 def _characters(data, row):
     """How much text there is in a row; None if it cannot be looked at."""
     try:
-        names = getattr(data, "column_names", None)
-        if _PROMPT in (names or ()) and hasattr(data, "select_columns"):
+        if _PROMPT in (getattr(data, "column_names", None) or ()) and hasattr(data, "select_columns"):
             data = data.select_columns([_PROMPT])  # other columns may hold images, which are slow to decode
         found = data[row]
         return _length(found.get(_PROMPT, found) if isinstance(found, dict) else found)

@@ -3,12 +3,13 @@
 from . import protocol
 
 # What trainers of TRL call the models that they have beside the policy.
-_BESIDE = (
-    ("reference", ("ref_model",)),
-    ("reward", ("reward_funcs", "reward_model")),
-    ("value", ("value_model",)),
-    ("teacher", ("teacher_model",)),
-)
+_BESIDE = {
+    "ref_model": "reference",
+    "reward_funcs": "reward",
+    "reward_model": "reward",
+    "value_model": "value",
+    "teacher_model": "teacher",
+}
 
 
 def models(trainer):
@@ -16,12 +17,11 @@ def models(trainer):
     wrapped = getattr(trainer, "model_wrapped", None)
     wrapper = type(wrapped).__name__ if wrapped is not None and wrapped is not trainer.model else ""
     placed = [_placed("policy", trainer.model, wrapper)]
-    for role, names in _BESIDE:
-        for name in names:
-            found = getattr(trainer, name, None)
-            for model in found if isinstance(found, (list, tuple)) else [found]:
-                if hasattr(model, "named_parameters"):  # no plain reward function
-                    placed.append(_placed(role, model, ""))
+    for name, role in _BESIDE.items():
+        found = getattr(trainer, name, None)
+        for model in found if isinstance(found, (list, tuple)) else [found]:
+            if hasattr(model, "named_parameters"):  # no plain reward function
+                placed.append(_placed(role, model, ""))
     return placed
 
 
@@ -43,20 +43,16 @@ def first_non_finite(model):
     """
     import torch
 
-    totals, names, tensors = [], [], []
+    weights, totals = {}, []
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad or not parameter.is_floating_point() or parameter.numel() == 0:
-            continue
-        tensor = parameter.detach()
-        tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        totals.append(tensor.sum(dtype=torch.float32))
-        names.append(name)
-        tensors.append(tensor)
+        if parameter.requires_grad and parameter.is_floating_point() and parameter.numel():
+            tensor = parameter.detach()
+            weights[name] = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            totals.append(weights[name].sum(dtype=torch.float32))
     if not totals:
         return None
-    device = totals[0].device
-    finite = torch.isfinite(torch.stack([total.to(device) for total in totals]))
+    finite = torch.isfinite(torch.stack([total.to(totals[0].device) for total in totals]))
     if bool(finite.all()):
         return None
-    suspects = [place for place, good in enumerate(finite.tolist()) if not good]
-    return next((names[place] for place in suspects if not bool(torch.isfinite(tensors[place]).all())), None)
+    suspects = (name for name, good in zip(weights, finite.tolist()) if not good)  # noqa: B905
+    return next((name for name in suspects if not bool(torch.isfinite(weights[name]).all())), None)

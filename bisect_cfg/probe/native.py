@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import protocol  # runs as a script: its own folder comes first
 
@@ -34,23 +35,18 @@ those that the stack so far is known to pass through, which then shows the next 
 
 
 def main(pid, folder, gdb):
-    stacks, started = os.path.join(folder, protocol.STACKS_FILE), time.time()
-    while b"Fatal Python error" not in _read(stacks):
+    """Wait for the fault, write down its stack, end the process."""
+    stacks, started = Path(folder, protocol.STACKS_FILE), time.time()
+    while not stacks.exists() or "Fatal Python error" not in stacks.read_text(errors="replace"):
         if os.getppid() != pid:  # it has ended by itself
             return
         time.sleep(POLL_SECONDS)
     text = backtrace(pid, gdb)
-    with open(os.path.join(folder, protocol.NATIVE_FILE), "w", opener=private) as stream:
-        stream.write(text)
     row = protocol.event_row(protocol.NativeStack(text.count("\n#") + 1), time.time() - started)
-    with open(os.path.join(folder, protocol.EVENTS_FILE), "a", opener=private) as stream:
-        stream.write(json.dumps(row) + "\n")
+    for name, added in ((protocol.NATIVE_FILE, text), (protocol.EVENTS_FILE, json.dumps(row) + "\n")):
+        handle = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(handle, added.encode())
     os.kill(pid, signal.SIGKILL)
-
-
-def private(path, flags):
-    """An `opener` for `open`: a new file is readable by its owner only."""
-    return os.open(path, flags, 0o600)
 
 
 def backtrace(pid, gdb):
@@ -62,34 +58,20 @@ def backtrace(pid, gdb):
             command += ["-iex", "set " + setting]
         for name in sorted(known):
             command += ["-ex", "sharedlibrary " + re.escape(name)]
+        command += ["-ex", f"bt {FRAMES}"]
         try:
-            done = subprocess.run(
-                [*command, "-ex", f"bt {FRAMES}"],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=GDB_SECONDS,
-            )
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=GDB_SECONDS)
         except (OSError, subprocess.SubprocessError) as error:
             return text or str(error)
         if "#0" not in done.stdout:
             return text or done.stdout + done.stderr
         text = done.stdout
-        _, _, under_the_fault = text.rpartition("<signal handler called>")
-        frames = under_the_fault.strip().splitlines()[:INNERMOST]
+        frames = text.rpartition("<signal handler called>")[2].strip().splitlines()[:INNERMOST]
         passed = {path.rpartition("/")[2] for path in re.findall(r" from (\S+)$", "\n".join(frames), re.MULTILINE)}
         if passed <= known:
             break
         known |= passed
     return text
-
-
-def _read(path):
-    try:
-        with open(path, "rb") as stream:
-            return stream.read()
-    except OSError:
-        return b""
 
 
 if __name__ == "__main__":

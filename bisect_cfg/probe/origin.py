@@ -26,14 +26,16 @@ model that follows the policy.
 """
 
 import copy
+import functools
+import sys
 import warnings
 
-from . import model_placement, protocol, record, values
-from .held import json, math, os, sys
+from . import model_placement, protocol, record
+from .held import json, math, os
+from .wrap import around
 
 REFERENCE_FILE = "reference.pt"
 """Of a checkpoint of ours: the reference model, where that follows the policy. `Trainer` does not save it."""
-
 
 # What an optimizer keeps for each weight, of that weight's shape. (8-bit optimizers keep bytes under the first two.)
 _MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
@@ -45,7 +47,6 @@ class _State:
     orders = None  # protocol.Origin; None: the beginning
     reseed = None  # a seed of this trial's own
     loading = ""  # what is being loaded
-    shown = None  # the settings of the optimizer's groups that were noted last
     wanted = None  # the step to be reached
 
 
@@ -55,7 +56,7 @@ state = _State()
 def set_orders(request):
     """What `protocol.TrialOrders` says of where this trial begins."""
     state.orders, state.reseed = request.origin, request.overrides.get("args.seed")
-    state.loading, state.shown, state.wanted = "", None, None
+    state.loading, state.wanted = "", None
 
 
 def begin(trainer, args, kwargs):
@@ -73,27 +74,21 @@ def begin(trainer, args, kwargs):
     origin = state.orders
     if origin is None:
         return args, kwargs, 1.0
-    intake, total = intake_of(trainer), _prompts(trainer)
-    step = origin.step if origin.intake in (None, intake) else _step_at(origin, intake, total)
-    if origin.checkpoint is None:  # where new completions begin, if nobody knew where that is
-        while step * intake.accumulated % intake.batches:
-            step -= 1
+    intake = intake_of(trainer)
+    step = _first_step(trainer, origin, intake)
+    _keep_settings(trainer, origin, step)
     _watch_loading(trainer)
     if origin.checkpoint is None:
         trainer._load_from_checkpoint = lambda *args, **kwargs: None
-    _keep_settings(trainer, step, step if origin.checkpoint is None else step - origin.step)
     _restore_order(trainer, step)
     trainer.args.ignore_data_skip = False  # whatever it says, the user's run came to this data
     if hasattr(trainer, "_buffered_inputs"):
         trainer._step = step * intake.accumulated
     record.event(protocol.Resumed(step, origin.checkpoint, intake))
-    kwargs = {name: value for name, value in kwargs.items() if name != "resume_from_checkpoint"}
-    same = origin.checkpoint is not None and step == origin.step and not _unknown(_saved_state(origin))
-    kwargs["resume_from_checkpoint"] = origin.checkpoint if same else _at_step(trainer, origin, step)
-    ratio = 1.0 if origin.intake is None else _per_step(origin.intake) / _per_step(intake)
+    ratio = 1.0 if origin.intake is None else _prompts_per_step(origin.intake) / _prompts_per_step(intake)
     if origin.until is not None:
         state.wanted = step + math.ceil((origin.until - origin.step) * ratio)
-    return args[1:], kwargs, max(1.0, ratio)
+    return args[1:], {**kwargs, "resume_from_checkpoint": _folder(trainer, origin, step)}, max(1.0, ratio)
 
 
 def refused(error):
@@ -112,226 +107,137 @@ def ended(trainer):
 
 def keep_intervals(args, trainer_state):
     """How often it logs, evaluates and saves stands in the saved state, too: that would win over this trial's own."""
-    compute = getattr(trainer_state, "compute_steps", None)
-    if state.orders is not None and compute is not None:
-        compute(args, trainer_state.max_steps)
-
-
-def in_force(trainer):
-    """Note the settings of the optimizer's groups as they are in this step, when they are not what they were but for
-    the rate (each row has that)."""
-    if state.orders is None or trainer.optimizer is None:
-        return
-    groups = [
-        {name: values.encode(value) for name, value in group.items() if name not in ("params", "param_names")}
-        for group in trainer.optimizer.param_groups
-    ]
-    shown = [{name: value for name, value in group.items() if name != "lr"} for group in groups]
-    if shown != state.shown:
-        state.shown = shown
-        record.event(protocol.OptimizerSettings(trainer.state.global_step + 1, groups))
+    if state.orders is not None and hasattr(trainer_state, "compute_steps"):
+        trainer_state.compute_steps(args, trainer_state.max_steps)
 
 
 # ------------------------------------------------------------------------------------------------ place in the data
 
 
 def intake_of(trainer):
-    """How a training takes its data."""
+    """The `protocol.Intake` of a training."""
     args = trainer.args
     each = args.per_device_train_batch_size * (getattr(args, "world_size", 1) or 1)
     if not hasattr(trainer, "_buffered_inputs"):
         return protocol.Intake(each, 1, args.gradient_accumulation_steps)
-    generations, rows = _count(args, "num_generations"), each * _count(args, "steps_per_generation")
-    batches = _count(args, "steps_per_generation") * _count(args, "num_iterations")
-    return protocol.Intake(max(rows // generations, 1), batches, args.gradient_accumulation_steps)
+    names = ("num_generations", "steps_per_generation", "num_iterations")
+    generations, steps, iterations = (getattr(args, name, None) or 1 for name in names)
+    return protocol.Intake(max(each * steps // generations, 1), steps * iterations, args.gradient_accumulation_steps)
 
 
-def _count(args, name):
-    value = getattr(args, name, None)
-    return value if isinstance(value, int) and value > 0 else 1
-
-
-def _prompts(trainer):
-    """Of an epoch; None if that is not known."""
-    data = getattr(trainer, "train_dataset", None)
-    return len(data) if hasattr(data, "__len__") else None
-
-
-def _per_step(intake):
+def _prompts_per_step(intake):
     return intake.prompts * intake.accumulated / intake.batches
 
 
-def _steps_of_an_epoch(intake, total):
+def _steps_per_epoch(intake, total):
     """As `Trainer` counts them. What does not fill a generation TRL's sampler leaves out; elsewhere it is a batch."""
     units = total // intake.prompts if intake.batches > 1 else math.ceil(total / intake.prompts)
     return max(math.ceil(units * intake.batches / intake.accumulated), 1)
 
 
-def _step_at(origin, intake, total):
+def _first_step(trainer, origin, intake):
     """The step before which this trial has taken as many prompts as the user's run at the checkpoint; where it takes
     them otherwise, the last one at which it takes new ones, so that none of what comes later is left out."""
-    epochs, left = 0, origin.step
-    if total is not None:
-        epochs, left = divmod(origin.step, _steps_of_an_epoch(origin.intake, total))
-    units = int(left * _per_step(origin.intake) // intake.prompts)
-    while units * intake.batches % intake.accumulated:
-        units -= 1
-    step = units * intake.batches // intake.accumulated
-    return step + (epochs * _steps_of_an_epoch(intake, total) if epochs else 0)
+    step = origin.step
+    if origin.intake not in (None, intake):
+        epochs, left = 0, origin.step
+        data = getattr(trainer, "train_dataset", None)
+        total = len(data) if hasattr(data, "__len__") else None  # prompts of an epoch
+        if total is not None:
+            epochs, left = divmod(origin.step, _steps_per_epoch(origin.intake, total))
+        units = int(left * _prompts_per_step(origin.intake) // intake.prompts)
+        while units * intake.batches % intake.accumulated:
+            units -= 1
+        step = units * intake.batches // intake.accumulated
+        step += epochs * _steps_per_epoch(intake, total) if epochs else 0
+    if origin.checkpoint is None:  # where new completions begin, if nobody knew where that is
+        while step * intake.accumulated % intake.batches:
+            step -= 1
+    return step
 
 
-def _saved_state(origin):
-    with open(os.path.join(origin.checkpoint, protocol.STATE_FILE), encoding="utf-8") as stream:
-        return json.load(stream)
-
-
-def _unknown(saved):
-    """What another version of transformers has saved of its state, and this one refuses."""
+def _folder(trainer, origin, step):
+    """A folder with what the checkpoint holds, if there is one, in whose state another step stands."""
     from transformers import TrainerState
 
-    return set(saved) - set(TrainerState.__dataclass_fields__)
-
-
-def _at_step(trainer, origin, step):
-    """A folder with what the checkpoint holds, if there is one, in whose state another step stands."""
-    folder = os.path.join(record.folder(), "origin")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    told = {"train_batch_size": trainer.args.train_batch_size}
+    folder = os.path.join(record.folder(), f"origin-{os.getpid()}")
+    os.makedirs(folder, mode=0o700)
+    saved = {"train_batch_size": trainer.args.train_batch_size}
     if origin.checkpoint is not None:
-        for name in os.listdir(origin.checkpoint):
-            target = os.path.join(folder, name)
-            if name != protocol.STATE_FILE and not os.path.lexists(target):
-                os.symlink(os.path.join(os.path.abspath(origin.checkpoint), name), target)
-        saved = _saved_state(origin)
-        told = {name: value for name, value in saved.items() if name not in _unknown(saved)}
-    told["global_step"] = step
-    path = os.path.join(folder, protocol.STATE_FILE)
-    own = f"{path}.{os.getpid()}"  # each process of several writes the same
-    with open(own, "w", encoding="utf-8", opener=record.private) as stream:
-        json.dump(told, stream)
-    os.replace(own, path)
+        for name in set(os.listdir(origin.checkpoint)) - {protocol.STATE_FILE}:
+            os.symlink(os.path.abspath(os.path.join(origin.checkpoint, name)), os.path.join(folder, name))
+        with open(os.path.join(origin.checkpoint, protocol.STATE_FILE), encoding="utf-8") as stream:
+            saved = json.load(stream)
+    known = TrainerState.__dataclass_fields__  # what another version has saved besides is refused
+    saved = {name: value for name, value in saved.items() if name in known}
+    with open(os.path.join(folder, protocol.STATE_FILE), "w", encoding="utf-8", opener=record.private) as stream:
+        json.dump({**saved, "global_step": step}, stream)
     return folder
 
 
 def _restore_order(trainer, step):
     """Draw the orders of the epochs that are over from a sampler that keeps its generator from epoch to epoch."""
-    original = getattr(trainer, "_get_train_sampler", None)
-    loader_of = trainer.get_train_dataloader
     made = []
-    if original is None:
-        return
 
-    def _get_train_sampler(*args, **kwargs):
+    def make_sampler(original, /, *args, **kwargs):
         made.append(original(*args, **kwargs))
         return made[-1]
 
-    def get_train_dataloader(*args, **kwargs):
-        loader = loader_of(*args, **kwargs)
-        try:
+    def make_loader(original, /, *args, **kwargs):
+        loader = original(*args, **kwargs)
+        if made and type(made[-1]).__name__ == "RepeatSampler" and getattr(made[-1], "generator", None) is not None:
             steps = max(math.ceil(len(loader) / trainer.args.gradient_accumulation_steps), 1)
-        except TypeError:  # of unknown length
-            return loader
-        generator = getattr(made[-1], "generator", None) if made else None
-        if type(made[-1] if made else None).__name__ == "RepeatSampler" and generator is not None:
             for _ in range(step // steps):
                 next(iter(made[-1]), None)
         return loader
 
-    trainer._get_train_sampler = _get_train_sampler
-    trainer.get_train_dataloader = get_train_dataloader
+    around(trainer, "_get_train_sampler", make_sampler)
+    around(trainer, "get_train_dataloader", make_loader)
 
 
 # ------------------------------------------------------------------------------------------------ settings in force
 
 
-def _keep_settings(trainer, step, moved):
-    """Once the states are loaded, have the settings in force that this trial was built with.
+def _keep_settings(trainer, origin, step):
+    """Once the states are loaded, have the settings in force that this trial was built with, at its `step`."""
+    import torch
+    from transformers import set_seed
 
-    Args:
-        trainer: that loads them.
-        step: its position.
-        moved: how many steps further its position is than the checkpoint's.
-    """
-    load = trainer._load_optimizer_and_scheduler
-    load_rng = trainer._load_rng_state
-
-    def _load_optimizer_and_scheduler(checkpoint):
+    def load_optimizer_and_schedule(load, checkpoint):
         groups = [dict(group) for group in trainer.optimizer.param_groups]
-        schedule = _bare(trainer.lr_scheduler)
-        fresh = copy.deepcopy(schedule.state_dict()) if schedule is not None else None
+        schedule = getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)  # without accelerate's wrapper
+        # DeepSpeed's own keeps its state, and so does one that follows a metric: it has no place in the training.
+        counts = hasattr(schedule, "last_epoch")
+        counts = counts and not isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau)
+        fresh = copy.deepcopy(schedule.state_dict()) if counts else None
         load(checkpoint)
         _check_moments(trainer.optimizer)
-        _load_reference(trainer, checkpoint)
-        _set_groups(trainer.optimizer, groups)
-        _watch_first_step(trainer.optimizer)
-        if schedule is not None:
-            _step_schedule(schedule, fresh, step, moved)
+        reference = os.path.join(checkpoint, REFERENCE_FILE)
+        if os.path.exists(reference) and getattr(trainer, "ref_model", None) is not None:
+            weights = torch.load(reference, map_location="cpu", weights_only=True)
+            trainer.accelerator.unwrap_model(trainer.ref_model).load_state_dict(weights)
+        for now, built in zip(trainer.optimizer.param_groups, groups):  # noqa: B905
+            kept = now["params"]
+            now.clear()
+            now.update(built, params=kept)
+        if counts:
+            # Steps that an overflow skipped were none of the schedule's. None was loaded: `save_only_model`.
+            loaded = schedule.last_epoch != fresh["last_epoch"]
+            _step(schedule, fresh, max(schedule.last_epoch + step - origin.step, 0) if loaded else step)
 
-    def _load_rng_state(checkpoint):
-        load_rng(checkpoint)
-        origin, seed = state.orders, state.reseed
-        if origin.checkpoint is None:  # the numbers of step 0 would draw the completions of step 0
-            seed = trainer.args.seed + origin.draw
+    def load_random_numbers(load, checkpoint):
+        load(checkpoint)
+        # Without a checkpoint the numbers of step 0 would draw the completions of step 0.
+        seed = state.reseed if origin.checkpoint is not None else trainer.args.seed + origin.draw
         if seed is not None:
-            from transformers import set_seed
-
             set_seed(int(seed) + origin.step)
 
-    trainer._load_optimizer_and_scheduler = _load_optimizer_and_scheduler
-    trainer._load_rng_state = _load_rng_state
+    around(trainer, "_load_optimizer_and_scheduler", load_optimizer_and_schedule)
+    around(trainer, "_load_rng_state", load_random_numbers)
 
 
-def _load_reference(trainer, checkpoint):
-    path = os.path.join(checkpoint, REFERENCE_FILE)
-    if os.path.exists(path) and getattr(trainer, "ref_model", None) is not None:
-        import torch
-
-        state_of = torch.load(path, map_location="cpu", weights_only=True)
-        trainer.accelerator.unwrap_model(trainer.ref_model).load_state_dict(state_of)
-
-
-def _bare(schedule):
-    """A scheduler without accelerate's wrapper; None if it is none of torch's (DeepSpeed's own keeps its state)."""
-    inner = getattr(schedule, "scheduler", schedule)
-    return inner if hasattr(inner, "optimizer") and hasattr(inner, "state_dict") else None
-
-
-def _check_moments(optimizer):
-    """torch takes moments of any shape and with any numbers, and computes with them."""
-    for weight, kept in getattr(optimizer, "state", {}).items():
-        for name in _MOMENTS:
-            found = kept.get(name) if isinstance(kept, dict) else None
-            if getattr(found, "shape", None) is None or not found.dtype.is_floating_point:
-                continue
-            if found.shape != weight.shape:
-                state.loading = "optimizer"
-                raise ValueError(
-                    f"{name} of shape {list(found.shape)} is kept for a weight of shape {list(weight.shape)}"
-                )
-            if bool(found.isnan().any()):
-                state.loading = "optimizer"
-                raise ValueError(f"{name} of a weight holds NaN: the damage was done before this checkpoint")
-
-
-def _set_groups(optimizer, groups):
-    for now, built in zip(optimizer.param_groups, groups):  # noqa: B905
-        for name in list(now):
-            if name != "params" and name not in built:
-                del now[name]
-        now.update({name: value for name, value in built.items() if name != "params"})
-
-
-def _step_schedule(schedule, fresh, step, moved):
-    """Bring a schedule, as it was built, to where the loaded one was; if none was loaded
-    (`save_only_model`), to `step`.
-
-    One that follows a metric has no place in the training: it keeps its state, and the rate what it had lost by then.
-    """
-    if not hasattr(schedule, "last_epoch") or not hasattr(schedule, "get_lr"):
-        return
-    # Steps that an overflow skipped were none of the schedule's.
-    loaded = schedule.last_epoch != fresh["last_epoch"]
-    steps = max(schedule.last_epoch + moved, 0) if loaded else step
+def _step(schedule, fresh, steps):
+    """Bring a schedule, as it was built, so many steps further."""
     schedule.load_state_dict(fresh)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that no step of the optimizer came before
@@ -342,13 +248,67 @@ def _step_schedule(schedule, fresh, step, moved):
 # ------------------------------------------------------------------------------------------------ what is refused
 
 
+def _watch_loading(trainer):
+    """Know what is being loaded, so that an error of it is told from one of the training."""
+
+    def load(what, check, original, /, *args, **kwargs):
+        state.loading = what
+        result = original(*args, **kwargs)
+        check()
+        state.loading = ""
+        return result
+
+    def watch(owner, name, what, check=lambda: None):
+        around(owner, name, functools.partial(load, what, check))
+
+    def load_names(original, /, *args, **kwargs):  # what was loaded is the first argument, or the result
+        result = original(*args, **kwargs)
+        _check_names(trainer.model, result if result is not None else args[0])
+        return result
+
+    around(trainer, "_issue_warnings_after_load", load_names)
+    around(trainer.model, "load_adapter", load_names)
+    watch(trainer, "_load_from_checkpoint", "weights", lambda: _check_numbers(trainer.model))
+    watch(sys.modules["transformers.trainer"], "deepspeed_load_checkpoint", "weights")  # and all else that it saves
+    watch(trainer, "_load_optimizer_and_scheduler", "optimizer", lambda: _watch_first_step(trainer.optimizer))
+    watch(trainer, "_load_scaler", "scaler")
+    watch(trainer, "_load_rng_state", "random numbers")
+
+
+def _check_names(model, loaded):
+    """Of weights that the checkpoint does not have the library only warns: none of those that train may be lacking."""
+    missing, named = getattr(loaded, "missing_keys", ()), dict(model.named_parameters(remove_duplicate=False))
+    there = {id(weight) for name, weight in named.items() if name not in missing}  # under another name, if tied
+    trained = [name for name, weight in named.items() if weight.requires_grad]
+    lacking = [name for name in trained if name in missing and id(named[name]) not in there]
+    if lacking:
+        raise ValueError(f"{len(lacking)} of {len(trained)} weights are not in it, {lacking[0]} for one")
+
+
+def _check_numbers(model):
+    """A run goes on from weights that are NaN, and all its trials would fail."""
+    broken = model_placement.first_non_finite(model)
+    if broken is not None:
+        raise ValueError(f"{broken} holds NaN or infinite numbers: the damage was done before this checkpoint")
+
+
+def _check_moments(optimizer):
+    """torch takes moments of any shape and with any numbers, and computes with them."""
+    for weight, kept in getattr(optimizer, "state", {}).items():
+        for name in _MOMENTS:
+            found = kept.get(name)
+            if getattr(found, "shape", None) is None or not found.dtype.is_floating_point:
+                continue
+            if found.shape != weight.shape:
+                shapes = f"shape {list(found.shape)} is kept for a weight of shape {list(weight.shape)}"
+                raise ValueError(f"{name} of {shapes}")
+            if bool(found.isnan().any()):
+                raise ValueError(f"{name} of a weight holds NaN: the damage was done before this checkpoint")
+
+
 def _watch_first_step(optimizer):
     """The state of another optimizer's class is taken as it is, and is found to be of no use in the first step."""
-    inner = getattr(optimizer, "optimizer", optimizer)
-    if not hasattr(inner, "register_step_post_hook"):
-        return
-
-    steps = iter(("optimizer",))
+    inner, steps = getattr(optimizer, "optimizer", optimizer), iter(("optimizer",))
 
     def before(*_):
         state.loading = next(steps, "")
@@ -356,66 +316,6 @@ def _watch_first_step(optimizer):
     def after(*_):  # stays registered: torch goes through the hooks just now
         state.loading = ""
 
-    inner.register_step_pre_hook(before)
-    inner.register_step_post_hook(after)
-
-
-def _check_names(trainer):
-    """Of weights that the checkpoint does not have the library only warns: none of those that train may be lacking."""
-    model = trainer.model
-    warn, load_adapter = getattr(trainer, "_issue_warnings_after_load", None), getattr(model, "load_adapter", None)
-
-    def check(loaded):
-        named = dict(model.named_parameters(remove_duplicate=False))
-        missing = set(getattr(loaded, "missing_keys", ())) - set(getattr(model, "_keys_to_ignore_on_save", None) or ())
-        there = {id(weight) for name, weight in named.items() if name not in missing}  # under another name, if tied
-        trained = [name for name, weight in named.items() if weight.requires_grad]
-        lacking = [name for name in trained if name in missing and id(named[name]) not in there]
-        if lacking:
-            raise ValueError(f"{len(lacking)} of {len(trained)} weights are not in it, {lacking[0]} for one")
-
-    def _issue_warnings_after_load(loaded, *args, **kwargs):
-        check(loaded)
-        return warn(loaded, *args, **kwargs)
-
-    def load_of_peft(*args, **kwargs):
-        loaded = load_adapter(*args, **kwargs)
-        check(loaded)
-        return loaded
-
-    if warn is not None:
-        trainer._issue_warnings_after_load = _issue_warnings_after_load
-    if load_adapter is not None and hasattr(model, "peft_config"):
-        model.load_adapter = load_of_peft
-
-
-def _check_numbers(trainer):
-    """A run goes on from weights that are NaN, and all its trials would fail."""
-    broken = model_placement.first_non_finite(trainer.model)
-    if broken is not None:
-        raise ValueError(f"{broken} holds NaN or infinite numbers: the damage was done before this checkpoint")
-
-
-def _watch_loading(trainer):
-    """Know what is being loaded, so that an error of it is told from one of the training."""
-
-    def noting(name, what, check=lambda trainer: None, owner=trainer):
-        original = getattr(owner, name, None)
-        if original is None:
-            return
-
-        def load(*args, **kwargs):
-            state.loading = what
-            result = original(*args, **kwargs)
-            check(trainer)
-            state.loading = ""
-            return result
-
-        setattr(owner, name, load)
-
-    _check_names(trainer)
-    noting("_load_from_checkpoint", "weights", _check_numbers)
-    noting("deepspeed_load_checkpoint", "weights", owner=sys.modules.get("transformers.trainer"))  # all that it saves
-    noting("_load_optimizer_and_scheduler", "optimizer")
-    noting("_load_scaler", "scaler")
-    noting("_load_rng_state", "random numbers")
+    if hasattr(inner, "register_step_post_hook"):
+        inner.register_step_pre_hook(before)
+        inner.register_step_post_hook(after)

@@ -659,15 +659,6 @@ class NoCheckpoints(Event, tag="no_checkpoints"):
 
 
 @dataclass(frozen=True)
-class OptimizerSettings(Event, tag="optimizer"):
-    """The settings of the optimizer's groups in this step (counted from 1), encoded: in the first of a training that
-    goes on from a checkpoint, and whenever one but the rate is another."""
-
-    step: int
-    groups: list[dict[str, Encoded]]
-
-
-@dataclass(frozen=True)
 class PlannedSteps(Event, tag="schedule"):
     """How many optimizer steps the user's own run would have, and how it takes its data."""
 
@@ -845,20 +836,10 @@ class Operation(Event, tag="operation"):
 
 @dataclass(frozen=True)
 class Overflow(Event, tag="overflow"):
-    """A module with a non-finite output or weight, in the words of `DebugUnderflowOverflow`."""
+    """A module's output is not finite."""
 
     step: int
     module: str
-    variables: list[str]
-
-
-@dataclass(frozen=True)
-class Gradient(Event, tag="gradient"):
-    """The first weight whose gradient is not finite."""
-
-    step: int
-    parameter: str
-    what: str
 
 
 @dataclass(frozen=True)

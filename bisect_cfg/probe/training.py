@@ -381,9 +381,6 @@ class _StepWatcher:
     def on_epoch_begin(self, args, state, control, **kwargs):
         self.within_epoch = False
 
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        origin.in_force(self.trainer)
-
     def on_substep_end(self, args, state, control, **kwargs):
         heartbeat.beat()
 

@@ -44,6 +44,7 @@ _MACHINERY = re.compile(
 # Frames between the line that matters and the instruments.
 _BETWEEN = re.compile(
     r"/bisect_cfg/probe/|/torch/(?:_ops|_compile|_tensor)\.py|/torch/(?:_dynamo|utils|autograd)/|/nn/modules/module\.py"
+    r"|/contextlib\.py|<string>"
 )
 # Of autograd's own record of the forward pass.
 _FORWARD = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
@@ -153,9 +154,7 @@ def _overflow(events: Sequence[Event], done: int) -> Where:
     row = next((row for row in events if isinstance(row, Overflow)), None)
     if row is None:
         return inner
-    bad = [line.split()[-1] for line in row.variables if re.match(r"\s*\S*\s+(?:nan|inf) ", line)]
-    text = f"{' and '.join(dict.fromkeys(bad)) or 'its output'} is not finite"
-    return replace(inner, step=row.step, module=row.module, operation="forward", text=text)
+    return replace(inner, step=row.step, module=row.module, operation="forward", text="its output is not finite")
 
 
 def _exception(events: Sequence[Event], done: int) -> Where:

@@ -19,6 +19,7 @@ from bisect_cfg.probe.protocol import (
     STACKS_FILE,
     InstrumentOrders,
     LastOperation,
+    Overflow,
     Raised,
     from_json,
 )
@@ -40,8 +41,8 @@ them costs several times its usual time."""
 PATIENCE = Patience(before_training=1800.0, first_step=900.0, step=900.0)
 """A step under instruments is many times slower, and gdb reads the symbols of all of torch."""
 
-_INSTRUMENTS_SAID = ("DebugUnderflowOverflow: inf/nan detected", "returned nan values in its")
-"""Exceptions of the instruments themselves: they stop at NaN before the run would have died of it."""
+_ANOMALY = "returned nan values in its"
+"""What `torch.autograd.detect_anomaly` says when it stops at a NaN, before the run would have died of it."""
 
 
 def locate(study: Study) -> None:
@@ -103,7 +104,7 @@ def _same(study: Study, run: Run, failure: Signature) -> bool:
     exception = run.failing[1].event(Raised)
     said = exception.message if exception is not None else ""
     of_numbers = failure.kind == "non-finite" or is_sampling_error(failure)
-    return of_numbers and any(words in said for words in _INSTRUMENTS_SAID)
+    return of_numbers and (_ANOMALY in said or run.failing[1].event(Overflow) is not None)
 
 
 def _otherwise(run: Run) -> str:

@@ -81,8 +81,7 @@ FURTHEST = update(2, parameter="b.weight", relative=3.1, operation="aten.addcdiv
         ("non-finite", [operation("mul", "nan", backward="ExpBackward0", forward=FORWARD)], 1, "", "ExpBackward0: mul",
          "trl/trainer/grpo_trainer.py:2670 in _compute_loss", "in the backward pass"),
         # A module whose output overflows.
-        ("non-finite", [Overflow(3, "norm (Norm)", ["  norm Norm", "1.0e+00 2.0e+00 weight", "  nan   nan output"])],
-         3, "norm (Norm)", "forward", "", "output is not finite"),
+        ("non-finite", [Overflow(3, "norm (Norm)")], 3, "norm (Norm)", "forward", "", "output is not finite"),
         ("exception", [update(step=2), EXCEPTION], 3, "model.layers.0 (Layer)", "_generate",
          "trl/x.py:4 in _generate", "RuntimeError"),
         ("exception", [update(step=3), EXCEPTION], 3, "model.layers.0 (Layer)", "_generate",
