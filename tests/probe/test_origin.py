@@ -4,10 +4,10 @@ Real TRL: what is tested is what it does on `resume_from_checkpoint`."""
 
 from __future__ import annotations
 
+import functools
 import json
-import sys
+import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import toys
@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tools import slow
 
-from bisect_cfg.probe import origin
 from bisect_cfg.probe.checkpoints import to_keep
 from bisect_cfg.probe.protocol import (
     CheckpointOrders,
@@ -23,7 +22,6 @@ from bisect_cfg.probe.protocol import (
     InstrumentOrders,
     Intake,
     NoCheckpoints,
-    OptimizerSettings,
     Origin,
     OriginRefused,
     Resumed,
@@ -48,6 +46,8 @@ SCRIPT = f"""
 
         def on_step_begin(self, args, state, control, **kwargs):
             assert (state.save_steps, state.logging_steps) == (args.save_steps, args.logging_steps)
+            group = dict(trainer.optimizer.param_groups[0], params=None)
+            print("group", json.dumps(group, default=str), flush=True)
 
     parts = {{}}
     if adapter:
@@ -62,6 +62,46 @@ SCRIPT = f"""
 """
 
 VOLATILE = ("time", "step_time", "num_tokens_per_second", "gpu_peak_bytes")
+
+
+def log(run) -> str:
+    return (run.folder / "log.txt").read_text()
+
+
+def kept(run):
+    """Its rows, by the steps of the training."""
+    before, rows = run.traces.before, run.traces.metrics.rows
+    return [
+        {**{name: value for name, value in row.items() if name not in VOLATILE}, "step": row["step"] + before}
+        for row in rows
+    ]
+
+
+def rates(rows):
+    return [row["learning_rate"] for row in rows]
+
+
+class Checkpoint:
+    """A whole run, and what it has saved after some step."""
+
+    def __init__(self, warm, script, saved, **settings):
+        self.warm, self.script, self.saved, self.settings = warm, script, saved, settings
+        self.whole = warm.run(script, json.dumps({**settings, "saved": saved}), steps=None)
+        assert self.whole.shown.signature is None, log(self.whole)[-2000:]
+        (self.path,) = self.whole.folder.rglob(f"checkpoint-{saved}")
+        self.rows = kept(self.whole)[saved:]
+
+    def run(self, steps=None, intake=None, path=None, **changes):
+        """From it, or from a changed copy at `path`, with other settings."""
+        origin = Origin(str(path or self.path), self.saved, intake)
+        return self.warm.run(self.script, json.dumps({**self.settings, **changes}), steps=steps, origin=origin)
+
+    def refused(self, path) -> tuple[str, str]:
+        """What of a changed copy could not be loaded, and the error."""
+        run = self.run(path=path)
+        told = run.traces.event(OriginRefused)
+        assert (told is None) == (run.shown.signature is None), log(run)[-2000:]
+        return ("", "") if told is None else (told.what, told.message)
 
 
 @pytest.fixture(scope="module")
@@ -79,33 +119,15 @@ def saved_model(warm, script, tmp_path_factory) -> str:
     return str(folder)
 
 
-def kept(run):
-    """Its rows, by the steps of the training."""
-    before, rows = run.traces.before, run.traces.metrics.rows
-    return [
-        {**{name: value for name, value in row.items() if name not in VOLATILE}, "step": row["step"] + before}
-        for row in rows
-    ]
+@pytest.fixture(scope="module")
+def checkpoint_of(warm, script):
+    """The checkpoint after a step of a run with these settings, made once."""
+    return functools.cache(functools.partial(Checkpoint, warm, script))
 
 
-class Checkpoint:
-    """A whole run, and what it has saved after some step."""
-
-    def __init__(self, warm, script, saved, **settings):
-        self.warm, self.script, self.saved, self.settings = warm, script, saved, settings
-        self.whole = warm.run(script, json.dumps({**settings, "saved": saved}), steps=None)
-        assert self.whole.shown.signature is None, (self.whole.folder / "log.txt").read_text()[-2000:]
-        (self.path,) = self.whole.folder.rglob(f"checkpoint-{saved}")
-        self.intake = None
-
-    def run(self, steps=None, **changes):
-        """From it, with other settings."""
-        origin = Origin(str(self.path), self.saved, self.intake)
-        return self.warm.run(self.script, json.dumps({**self.settings, **changes}), steps=steps, origin=origin)
-
-    @property
-    def rows(self):
-        return kept(self.whole)[self.saved :]
+@pytest.fixture
+def checkpoint(checkpoint_of):
+    return checkpoint_of(4, max_steps=8)
 
 
 @pytest.mark.parametrize(
@@ -127,51 +149,34 @@ class Checkpoint:
         slow(4, {"adapter": "existing", "beta": 0.1, "max_steps": 8}),
     ],
 )
-def test_with_nothing_changed_the_rows_are_those_of_the_whole_run(warm, script, saved_model, saved, settings):
-    checkpoint = Checkpoint(warm, script, saved, path=saved_model, **settings)
+def test_with_nothing_changed_the_rows_are_those_of_the_whole_run(checkpoint_of, saved_model, saved, settings):
+    checkpoint = checkpoint_of(saved, path=saved_model, **settings)
     again = checkpoint.run()
-    assert again.shown.signature is None, (again.folder / "log.txt").read_text()[-2000:]
+    assert again.shown.signature is None, log(again)[-2000:]
     assert kept(again) == checkpoint.rows
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "of_group"),
+    ("changes", "in_force"),
     [
-        ("learning_rate", 3e-3, "initial_lr"),
-        slow("weight_decay", 0.3, "weight_decay"),
-        slow("adam_beta1", 0.7, ("betas", 0)),
-        ("adam_beta2", 0.95, ("betas", 1)),
-        slow("adam_epsilon", 1e-4, "eps"),
+        ({"learning_rate": 3e-3}, {"initial_lr": 3e-3}),
+        slow({"weight_decay": 0.3}, {"weight_decay": 0.3}),
+        slow({"adam_beta1": 0.7}, {"betas": [0.7, 0.999]}),
+        ({"adam_beta2": 0.95}, {"betas": [0.9, 0.95]}),
+        slow({"adam_epsilon": 1e-4}, {"eps": 1e-4}),
+        ({"lr_scheduler_type": "cosine"}, {}),
+        slow({"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 6}, {}),
+        slow({"max_steps": 16}, {}),
+        ({"warmup_steps": 7, "learning_rate": 1e-3}, {"initial_lr": 1e-3}),
     ],
 )
-def test_a_setting_of_the_optimizer_is_in_force(warm, script, name, value, of_group):
-    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
-    again = checkpoint.run(**{name: value})
-    (told,) = again.traces.all(OptimizerSettings)  # and it is so in every step
-    first, *_ = told.groups
-    found = first[of_group] if isinstance(of_group, str) else first[of_group[0]][of_group[1]]
-    assert (told.step, found) == (5, value)
-    fresh = warm.run(script, json.dumps({"max_steps": 8, name: value}), steps=None)
-    rates = [[row["learning_rate"] for row in run.traces.metrics.rows] for run in (again, fresh)]
-    assert rates[0] == rates[1][4:]  # as if it had been so from the start
-    assert kept(again) != checkpoint.rows
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"lr_scheduler_type": "cosine"},
-        slow({"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 6}),
-        slow({"max_steps": 16}),
-        {"warmup_steps": 7, "learning_rate": 1e-3},
-    ],
-)
-def test_a_schedule_is_where_it_would_be(warm, script, changes):
-    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
+def test_a_changed_setting_is_in_force_as_if_it_had_been_from_the_start(checkpoint, warm, script, changes, in_force):
     again = checkpoint.run(steps=4, **changes)
-    fresh = warm.run(script, json.dumps({"max_steps": 8, **changes}), steps=8)
-    rates = [[row["learning_rate"] for row in run.traces.metrics.rows] for run in (again, fresh)]
-    assert rates[0] == rates[1][4:] and len(rates[0]) == 4
+    fresh = warm.run(script, json.dumps({**checkpoint.settings, **changes}), steps=8)
+    assert rates(kept(again)) == rates(kept(fresh))[4:] and len(kept(again)) == 4
+    assert kept(again) != checkpoint.rows
+    groups = [json.loads(line[6:]) for line in log(again).splitlines() if line.startswith("group ")]
+    assert len(groups) >= 4 and all({name: group[name] for name in in_force} == in_force for group in groups)
 
 
 @pytest.mark.parametrize(
@@ -186,76 +191,103 @@ def test_a_schedule_is_where_it_would_be(warm, script, changes):
         ({"steps_per_generation": 3, "gradient_accumulation_steps": 1}, 6),
     ],
 )
-def test_the_place_in_the_data_is_counted_in_prompts(warm, script, changes, step):
-    checkpoint = Checkpoint(warm, script, 6, max_steps=8)
-    checkpoint.intake = checkpoint.run().traces.event(Resumed).intake
-    assert checkpoint.intake == Intake(1, 1, 1)
-    again = checkpoint.run(steps=1, **{**changes, "max_steps": 30})
-    assert again.traces.event(Resumed).step == step, (again.folder / "log.txt").read_text()[-2000:]
+def test_the_place_in_the_data_is_counted_in_prompts(checkpoint_of, changes, step):
+    checkpoint = checkpoint_of(6, max_steps=8)
+    again = checkpoint.run(steps=1, intake=Intake(1, 1, 1), **{**changes, "max_steps": 30})
+    assert again.traces.event(Resumed).step == step, log(again)[-2000:]
     assert kept(again)[0]["step"] == step + 1
 
 
-def test_what_it_does_every_so_many_steps_is_as_the_trial_says(warm, script):
-    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
-    assert kept(checkpoint.run(save_steps=3)) == checkpoint.rows
+def test_what_it_does_every_so_many_steps_is_as_the_trial_says(checkpoint):
+    again = checkpoint.run(save_steps=3)
+    assert kept(again) == checkpoint.rows and again.traces.event(Resumed).intake == Intake(1, 1, 1)
 
 
-def test_without_the_optimizers_state_the_rate_is_that_of_the_step(warm, script):
-    """`save_only_model`: a schedule that began anew would begin with its warmup, and hide a failure."""
-    checkpoint = Checkpoint(warm, script, 4, max_steps=8, warmup_steps=3)
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
-        (checkpoint.path / name).unlink()
-    rates = [[row["learning_rate"] for row in rows] for rows in (kept(checkpoint.run()), checkpoint.rows)]
-    assert rates[0] == rates[1] and len(set(rates[0])) == 4
-    for form in ("pytorch_model_fsdp_0", "global_step4"):  # what only FSDP and DeepSpeed load
-        (checkpoint.path / form).mkdir()
-        (checkpoint.path / "model.safetensors").unlink(missing_ok=True)
-        assert checkpoint.run().traces.event(OriginRefused).what == "weights"
-        (checkpoint.path / form).rmdir()
-
-
-def test_deepspeed_loads_by_a_function_of_its_own(monkeypatch):
-    """That it cannot is no failure of the training."""
-    told = []
-
-    def load(*args):
-        told.append(origin.state.loading)
-
-    module = SimpleNamespace(deepspeed_load_checkpoint=load)
-    monkeypatch.setitem(sys.modules, "transformers.trainer", module)
-    origin._watch_loading(SimpleNamespace(model=None))
-    module.deepspeed_load_checkpoint("engine", "path")
-    assert told == ["weights"] and origin.state.loading == ""
-
-
-def test_another_seed_begins_at_that_seed(warm, script):
-    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
-    runs = [
-        warm.run(
-            script, json.dumps(checkpoint.settings), steps=2, origin=Origin(str(checkpoint.path), 4),
-            overrides={"args.seed": seed},
-        )
-        for seed in (7, 8, 7)
-    ]  # fmt: skip
-    first, second, third = (kept(run) for run in runs)
+def test_another_seed_begins_at_that_seed(checkpoint, warm, script):
+    told, origin = json.dumps(checkpoint.settings), Origin(str(checkpoint.path), 4)
+    first, second, third = (
+        kept(warm.run(script, told, steps=2, origin=origin, overrides={"args.seed": seed})) for seed in (7, 8, 7)
+    )
     assert first == third != second
 
 
-def test_what_cannot_be_loaded_is_said(warm, script):
-    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
-    again = checkpoint.run(adapter=True)
-    told = again.traces.event(OriginRefused)
-    assert told is not None and not again.traces.metrics.rows, (again.folder / "log.txt").read_text()[-2000:]
+def test_the_instruments_go_along(checkpoint, warm, script):
+    """Both listen to the optimizer's steps."""
+    told, kind = json.dumps(checkpoint.settings), InstrumentOrders("non-finite", from_step=1)
+    again = warm.run(script, told, steps=2, origin=Origin(str(checkpoint.path), 4), instruments=kind)
+    assert again.shown.signature is None, log(again)[-2000:]
+    assert [one.step for one in again.traces.all(Update)] == [5, 6]
 
 
-def test_another_optimizers_state_is_no_failure_of_the_training(warm, script):
-    """It is loaded without a word, and the first step ends with an error."""
-    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
-    again = checkpoint.run(optim="rmsprop")
-    told = again.traces.event(OriginRefused)
-    assert told is not None and told.what == "optimizer", (again.folder / "log.txt").read_text()[-2000:]
-    assert not again.seen.invalid and not again.traces.metrics.rows
-    assert checkpoint.run(optim="adamw_torch").shown.signature is None
+# ------------------------------------------------------------------------------------- what a checkpoint may hold
+
+
+def test_without_the_optimizers_state_the_rate_is_that_of_the_step(checkpoint_of, tmp_path):
+    """`save_only_model`: a schedule that began anew would begin with its warmup, and hide a failure."""
+    checkpoint = checkpoint_of(4, max_steps=8, warmup_steps=3)
+    path = shutil.copytree(checkpoint.path, tmp_path / "checkpoint-4")
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        (path / name).unlink()
+    found = rates(kept(checkpoint.run(path=path)))
+    assert found == rates(checkpoint.rows) and len(set(found)) == 4
+    (path / "model.safetensors").unlink()
+    for form in ("pytorch_model_fsdp_0", "global_step4"):  # what only FSDP and DeepSpeed load
+        (path / form).mkdir()
+        assert checkpoint.refused(path)[0] == "weights"
+        (path / form).rmdir()
+
+
+def test_a_state_of_another_version_is_taken_as_far_as_it_is_known(checkpoint, tmp_path):
+    path = shutil.copytree(checkpoint.path, tmp_path / "checkpoint-4")
+    state = json.loads((path / "trainer_state.json").read_text())
+    (path / "trainer_state.json").write_text(json.dumps({**state, "of_tomorrow": 1}))
+    assert kept(checkpoint.run(path=path)) == checkpoint.rows
+
+
+def test_what_belongs_to_another_model_or_optimizer_is_no_failure_of_the_training(checkpoint):
+    for changes in ({"adapter": True}, {"optim": "rmsprop"}):  # the second is loaded, and the first step fails
+        again = checkpoint.run(**changes)
+        told = again.traces.event(OriginRefused)
+        assert told is not None and not again.traces.metrics.rows, log(again)[-2000:]
+        assert not again.seen.invalid
+    assert told.what == "optimizer" and checkpoint.run(optim="adamw_torch").shown.signature is None
+
+
+def test_what_torch_would_take_without_a_word_is_refused(checkpoint_of, checkpoint, tmp_path):
+    """Moments of other weights, weights under other names, and NaN in either: the failure is there already."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    path = shutil.copytree(checkpoint.path, tmp_path / "checkpoint-4")
+    whole, model = torch.load(path / "optimizer.pt", weights_only=True), path / "model.safetensors"
+    moment = whole["state"][0]["exp_avg"]
+    for other, words in (
+        (moment.reshape(-1)[:3].clone(), "exp_avg of shape [3]"),
+        (moment * float("nan"), "holds NaN"),
+    ):
+        whole["state"][0]["exp_avg"] = other
+        torch.save(whole, path / "optimizer.pt")
+        what, message = checkpoint.refused(path)
+        assert what == "optimizer" and words in message
+    shutil.copy(checkpoint.path / "optimizer.pt", path)
+    weights = load_file(model)
+    first = next(iter(weights))
+    for changed, words in (
+        ({f"transformer.{name}": weight for name, weight in weights.items()}, "are not in it"),
+        ({**weights, first: weights[first] * float("nan")}, f"{first} holds NaN"),
+        (weights, ""),
+    ):
+        save_file(changed, model, {"format": "pt"})
+        what, message = checkpoint.refused(path)
+        assert what == ("weights" if words else "") and words in message
+
+    adapted = checkpoint_of(4, max_steps=8, adapter=True)
+    path = shutil.copytree(adapted.path, tmp_path / "adapted")
+    weights = load_file(path / "adapter_model.safetensors")
+    changed = {f"_orig_mod.{name}": weight for name, weight in weights.items()}
+    save_file(changed, path / "adapter_model.safetensors", {"format": "pt"})
+    what, message = adapted.refused(path)
+    assert what == "weights" and "are not in it" in message
 
 
 # ----------------------------------------------------------------------------------------------- our own
@@ -311,64 +343,3 @@ def test_without_room_there_are_none_and_the_run_goes_on(warm, script):
     run = warm.run(script, json.dumps({"max_steps": steps}), steps=None, checkpoints=CheckpointOrders(10))
     assert "no room" in run.traces.event(NoCheckpoints).why and len(run.traces.metrics.rows) == steps
     assert not run.traces.all(CheckpointSaved)
-
-
-def test_a_state_of_another_version_is_taken_as_far_as_it_is_known(warm, script):
-    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
-    path = checkpoint.path / "trainer_state.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "of_tomorrow": 1}))
-    assert kept(checkpoint.run()) == checkpoint.rows
-
-
-def test_what_torch_would_take_without_a_word_is_refused(warm, script):
-    """Moments of other weights, weights under other names, and NaN in either: the failure is there already."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
-    optimizer, model = checkpoint.path / "optimizer.pt", checkpoint.path / "model.safetensors"
-
-    def refused() -> tuple[str, str]:
-        told = checkpoint.run().traces.event(OriginRefused)
-        return ("", "") if told is None else (told.what, told.message)
-
-    def changed(change):
-        told = torch.load(whole, weights_only=True)
-        told["state"][0]["exp_avg"] = change(told["state"][0]["exp_avg"])
-        torch.save(told, optimizer)
-
-    whole = optimizer.rename(optimizer.with_suffix(".whole"))
-    changed(lambda moment: moment.reshape(-1)[:3].clone())
-    what, message = refused()
-    assert what == "optimizer" and "exp_avg of shape [3]" in message
-    changed(lambda moment: moment * float("nan"))
-    what, message = refused()
-    assert what == "optimizer" and "holds NaN" in message
-    changed(lambda moment: moment)
-    assert refused() == ("", "")
-
-    weights = load_file(model)
-    save_file({f"transformer.{name}": weight for name, weight in weights.items()}, model, {"format": "pt"})
-    what, message = refused()
-    assert what == "weights" and "are not in it" in message
-    first = next(iter(weights))
-    save_file({**weights, first: weights[first] * float("nan")}, model, {"format": "pt"})
-    what, message = refused()
-    assert what == "weights" and message.startswith(f"{first} holds NaN")
-
-    checkpoint = Checkpoint(warm, script, 4, max_steps=8, adapter=True)
-    adapter = checkpoint.path / "adapter_model.safetensors"
-    weights = load_file(adapter)
-    save_file({f"_orig_mod.{name}": weight for name, weight in weights.items()}, adapter, {"format": "pt"})
-    what, message = refused()
-    assert what == "weights" and "are not in it" in message
-
-
-def test_the_instruments_go_along(warm, script):
-    """Both listen to the optimizer's steps."""
-    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
-    origin = Origin(str(checkpoint.path), 4)
-    told, kind = json.dumps(checkpoint.settings), InstrumentOrders("non-finite", from_step=1)
-    again = warm.run(script, told, steps=2, origin=origin, instruments=kind)
-    assert again.shown.signature is None, (again.folder / "log.txt").read_text()[-2000:]
-    assert [one.step for one in again.traces.all(Update)] == [5, 6]
