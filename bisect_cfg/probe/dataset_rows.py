@@ -15,20 +15,13 @@ from .wrap import around
 _PROMPT = "prompt"
 
 
-class _State:
-    """Of one trial."""
-
-    exchanged = None  # protocol.TrialOrders.exchanged
-    wanted = False
-
-
-state = _State()
+_state = {"wanted": False, "exchanged": {}}  # of one trial
 
 
 def set_orders(request):
     """What `protocol.TrialOrders` says of the rows of this trial."""
-    state.exchanged = request.exchanged
-    state.wanted = any(part is not None for part in (request.exchanged, request.origin, request.instruments))
+    _state["wanted"] = any(part is not None for part in (request.exchanged, request.origin, request.instruments))
+    _state["exchanged"] = {int(row): other for row, other in (request.exchanged or {}).items()}
 
 
 def watch(trainer):
@@ -42,7 +35,7 @@ def watch(trainer):
             pass
         return loader
 
-    if state.wanted:
+    if _state["wanted"]:
         around(trainer, "get_train_dataloader", make_loader)
 
 
@@ -63,7 +56,6 @@ def _note(trainer, loader):
 def _noted(trainer, steps, batches):
     """The batches of an epoch of so many `steps`, as its sampler gives them: before they are used, and some before
     that."""
-    exchanged = {int(row): other for row, other in (state.exchanged or {}).items()}
     begun = trainer.state.global_step  # when the epoch begins, or is gone on with
     within, rows = 0, []  # of the epoch's step whose batches are being given
 
@@ -77,7 +69,7 @@ def _noted(trainer, steps, batches):
     for place, batch in enumerate(batches):
         within = place // trainer.args.gradient_accumulation_steps + 1
         if isinstance(batch, (list, tuple)) and all(isinstance(row, int) for row in batch):
-            batch = [exchanged.get(row, row) for row in batch]
+            batch = [_state["exchanged"].get(row, row) for row in batch]
             rows += batch
         if (place + 1) % trainer.args.gradient_accumulation_steps == 0:
             tell()

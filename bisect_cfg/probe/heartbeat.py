@@ -33,6 +33,7 @@ _SLOW = (
     ("torch.utils.cpp_extension", "", {"compile": ("_jit_compile",)}),
     ("transformers.modeling_utils", "PreTrainedModel", {"load": ("from_pretrained",), "saving": ("save_pretrained",)}),
     ("transformers.generation.utils", "GenerationMixin", {"generation": ("generate",)}),
+    ("transformers.generation.stopping_criteria", "StoppingCriteriaList", {"generation": ("__call__",)}),  # each token
     ("transformers.trainer", "Trainer", {"saving": ("_save_checkpoint", "save_model"), protocol.LOGGING: ("log",)}),
     ("vllm.entrypoints.llm", "LLM", _VLLM),
     ("trl.extras.vllm_client", "VLLMClient", _VLLM),
@@ -46,12 +47,13 @@ _SLOW = (
 
 
 class _State:
-    installed = stopped = False
+    stopped = False
     opened = False  # whether the count is that of a trial's file
     bytes = count = None  # the file's, or memory of our own until a trial begins
     phases = []  # of the main thread, innermost last
     expected = ""  # what is going on while no phase is
     hook = None  # counts forward passes
+    installed = False
 
 
 _state = _State()
@@ -79,7 +81,6 @@ def install(slow_imports):
     imports.when_imported("torch.nn.modules.module", _count_forward_passes)
     imports.when_imported("torch._dynamo.callback", _watch_compiler)
     imports.when_imported("torch._dynamo.eval_frame", _watch_compiled_modules)
-    imports.when_imported("transformers.generation.stopping_criteria", _count_tokens)
     for module, owner, phases in _SLOW:
         imports.when_imported(module, functools.partial(_announce_all, owner, phases))
 
@@ -226,11 +227,3 @@ def _watch_compiled_modules(module):
         return original(*args, **kwargs)
 
     wrap.around(module.OptimizedModule, "__init__", build)
-
-
-def _count_tokens(module):
-    def stop(original, /, *args, **kwargs):
-        beat()
-        return original(*args, **kwargs)
-
-    wrap.around(module.StoppingCriteriaList, "__call__", stop)

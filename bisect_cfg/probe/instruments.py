@@ -194,8 +194,6 @@ def _not_finite(torch, *values):
 
 def _watch_numbers(torch):
     """Record the operations that make a NaN or an infinity out of finite numbers."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     recorded = set()
 
     def note(name, what):
@@ -208,33 +206,41 @@ def _watch_numbers(torch):
         recorded.add((name, computing()))
         record.event(protocol.Operation(state.step, name, what, computing(), frames, backward, forward))
 
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            name, kwargs = str(function), kwargs or {}
-            looks = not (state.busy or len(recorded) >= MOST_OPERATIONS or any(word in name for word in _MEANT))
-            looks = looks and not _not_finite(torch, args, kwargs)
-            result = function(*args, **kwargs)
-            what = looks and _not_finite(torch, result, args)
-            if what and (name, computing()) not in recorded:
-                note(name, what)
-            return result
+    def compute(function, args, kwargs):
+        name = str(function)
+        looks = not (state.busy or len(recorded) >= MOST_OPERATIONS or any(word in name for word in _MEANT))
+        looks = looks and not _not_finite(torch, args, kwargs)
+        result = function(*args, **kwargs)
+        what = looks and _not_finite(torch, result, args)
+        if what and (name, computing()) not in recorded:
+            note(name, what)
+        return result
 
-    Watch().__enter__()
+    _mode(compute).__enter__()
 
 
 def _note_operations():
     """Note each operation while it is computed, for a process that dies of it."""
+
+    def compute(function, args, kwargs):
+        _place(str(function))
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _place()  # what dies later, in a callback, did not die of this
+
+    _mode(compute).__enter__()
+
+
+def _mode(compute):
+    """A dispatch mode of torch's that has ``compute(function, args, kwargs)`` compute each operation."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Note(TorchDispatchMode):
+    class Mode(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            _place(str(function))
-            try:
-                return function(*args, **kwargs or {})
-            finally:
-                _place()  # what dies later, in a callback, did not die of this
+            return compute(function, args, kwargs or {})
 
-    Note().__enter__()
+    return Mode()
 
 
 def _frames():
@@ -253,19 +259,28 @@ def _watch_updates(torch, trainer):
     """After every optimizer step: the weight that moved furthest for its size, and the first non-finite one."""
     inner = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
     named = [(name, one) for name, one in trainer.model.named_parameters() if one.requires_grad and one.numel()]
-    # By address: an optimizer may hold other objects for them.
-    kept, writes = {}, _writes(torch, {one.data_ptr(): name for name, one in named})
+    names = {one.data_ptr(): name for name, one in named}  # an optimizer may hold other objects for them
+    kept, written = {}, {}  # name -> its numbers before the step; the last operation that wrote it
+
+    def compute(function, args, kwargs):
+        result = function(*args, **kwargs)
+        if args and function._schema.is_mutable and not state.busy:
+            changed = args[0] if isinstance(args[0], (list, tuple)) else args[:1]
+            tensors = [one for one in changed if isinstance(one, torch.Tensor) and one.device.type != "meta"]
+            weights = [names[one.data_ptr()] for one in tensors if one.data_ptr() in names]
+            written.update(dict.fromkeys(weights, (str(function), _frames()) if weights else None))
+        return result
 
     def before(*args):
         with _ours():
             kept.update((name, _sample(one).clone()) for name, one in named)
         state.modules[:] = [type(inner).__name__ + ".step"]
         _place()
-        writes.last.clear()
-        writes.__enter__()
+        written.clear()
+        mode.__enter__()
 
     def after(*args):
-        writes.__exit__(None, None, None)
+        mode.__exit__(None, None, None)
         _between_modules()
         furthest, largest, broken = None, 0.0, []
         with _ours():
@@ -275,36 +290,14 @@ def _watch_updates(torch, trainer):
                     broken.append(name)
                 elif one.dim() > 1 and size > 0 and moved / size > largest:  # biases begin at zero
                     furthest, largest = name, moved / size
-        operation, frames = writes.last.get(broken[0] if broken else furthest, ("", []))
-        record.event(
-            protocol.Update(
-                state.step, type(inner).__name__, furthest, largest, broken[:1], len(broken), operation, frames
-            )
-        )
+        last = written.get(broken[0] if broken else furthest, ("", []))
+        name = type(inner).__name__
+        record.event(protocol.Update(state.step, name, furthest, largest, broken[:1], len(broken), *last))
 
+    mode = _mode(compute)
     inner.register_step_pre_hook(before)
     inner.register_step_post_hook(after)
 
 
 def _sample(weight):
     return weight.detach().reshape(-1)[:SAMPLE].float()
-
-
-def _writes(torch, names):
-    """A dispatch mode for the length of an optimizer step: the last operation that writes each weight, by its name."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Writes(TorchDispatchMode):
-        last = {}  # name -> (operation, frames)
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            result = function(*args, **kwargs or {})
-            if args and function._schema.is_mutable and not state.busy:
-                changed = args[0] if isinstance(args[0], (list, tuple)) else args[:1]
-                tensors = [one for one in changed if isinstance(one, torch.Tensor) and one.device.type != "meta"]
-                written = {names[one.data_ptr()] for one in tensors if one.data_ptr() in names}
-                if written:
-                    self.last.update(dict.fromkeys(written, (str(function), _frames())))
-            return result
-
-    return Writes()

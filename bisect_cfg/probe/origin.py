@@ -41,9 +41,7 @@ REFERENCE_FILE = "reference.pt"
 _MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
 
-class _State:
-    """Of one trial."""
-
+class _State:  # of one trial
     orders = None  # protocol.Origin; None: the beginning
     reseed = None  # a seed of this trial's own
     loading = ""  # what is being loaded
@@ -101,8 +99,8 @@ def ended(trainer):
     """At a training's own end: note it if that came too soon to say anything about a later failure."""
     step = trainer.state.global_step
     if state.wanted is not None and step < state.wanted:
-        names = ("max_steps", "num_train_epochs")
-        record.event(protocol.TooShort(step, state.wanted, {name: getattr(trainer.args, name) for name in names}))
+        lengths = {name: getattr(trainer.args, name) for name in ("max_steps", "num_train_epochs")}
+        record.event(protocol.TooShort(step, state.wanted, lengths))
 
 
 def keep_intervals(args, trainer_state):
@@ -140,16 +138,14 @@ def _first_step(trainer, origin, intake):
     them otherwise, the last one at which it takes new ones, so that none of what comes later is left out."""
     step = origin.step
     if origin.intake not in (None, intake):
-        epochs, left = 0, origin.step
-        data = getattr(trainer, "train_dataset", None)
-        total = len(data) if hasattr(data, "__len__") else None  # prompts of an epoch
-        if total is not None:
-            epochs, left = divmod(origin.step, _steps_per_epoch(origin.intake, total))
-        units = int(left * _prompts_per_step(origin.intake) // intake.prompts)
+        data, whole = getattr(trainer, "train_dataset", None), 0  # steps of the epochs that are over
+        if hasattr(data, "__len__"):
+            epochs, step = divmod(step, _steps_per_epoch(origin.intake, len(data)))
+            whole = epochs * _steps_per_epoch(intake, len(data))
+        units = int(step * _prompts_per_step(origin.intake) // intake.prompts)
         while units * intake.batches % intake.accumulated:
             units -= 1
-        step = units * intake.batches // intake.accumulated
-        step += epochs * _steps_per_epoch(intake, total) if epochs else 0
+        step = whole + units * intake.batches // intake.accumulated
     if origin.checkpoint is None:  # where new completions begin, if nobody knew where that is
         while step * intake.accumulated % intake.batches:
             step -= 1
@@ -177,21 +173,17 @@ def _folder(trainer, origin, step):
 
 def _restore_order(trainer, step):
     """Draw the orders of the epochs that are over from a sampler that keeps its generator from epoch to epoch."""
-    made = []
-
-    def make_sampler(original, /, *args, **kwargs):
-        made.append(original(*args, **kwargs))
-        return made[-1]
 
     def make_loader(original, /, *args, **kwargs):
         loader = original(*args, **kwargs)
-        if made and type(made[-1]).__name__ == "RepeatSampler" and getattr(made[-1], "generator", None) is not None:
+        batches = getattr(loader, "batch_sampler", None)
+        sampler = getattr(getattr(batches, "batch_sampler", batches), "sampler", None)  # of several processes: within
+        if type(sampler).__name__ == "RepeatSampler" and getattr(sampler, "generator", None) is not None:
             steps = max(math.ceil(len(loader) / trainer.args.gradient_accumulation_steps), 1)
             for _ in range(step // steps):
-                next(iter(made[-1]), None)
+                next(iter(sampler), None)
         return loader
 
-    around(trainer, "_get_train_sampler", make_sampler)
     around(trainer, "get_train_dataloader", make_loader)
 
 
@@ -201,14 +193,14 @@ def _restore_order(trainer, step):
 def _keep_settings(trainer, origin, step):
     """Once the states are loaded, have the settings in force that this trial was built with, at its `step`."""
     import torch
+    from torch.optim.lr_scheduler import ReduceLROnPlateau
     from transformers import set_seed
 
     def load_optimizer_and_schedule(load, checkpoint):
         groups = [dict(group) for group in trainer.optimizer.param_groups]
         schedule = getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)  # without accelerate's wrapper
         # DeepSpeed's own keeps its state, and so does one that follows a metric: it has no place in the training.
-        counts = hasattr(schedule, "last_epoch")
-        counts = counts and not isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau)
+        counts = hasattr(schedule, "last_epoch") and not isinstance(schedule, ReduceLROnPlateau)
         fresh = copy.deepcopy(schedule.state_dict()) if counts else None
         load(checkpoint)
         _check_moments(trainer.optimizer)

@@ -74,12 +74,10 @@ def test_the_rows_of_each_step_are_noted(warm, script, settings):
     assert one.total == settings.get("rows", 64) and one.characters == [len("1 + 2 =")] * len(one.rows)
 
 
-def test_nothing_is_noted_where_nobody_asks(warm, script):
-    assert not noted(warm.run(script, json.dumps({"max_steps": 2}), steps=None))
-
-
 def test_rows_are_exchanged(warm, script):
-    plain = got(warm.run(script, json.dumps({"max_steps": 4}), steps=None))
+    untold = warm.run(script, json.dumps({"max_steps": 4}), steps=None)
+    plain = got(untold)
+    assert not noted(untold), "nobody has asked"
     wanted = {str(plain[2][0]): 5, str(plain[3][0]): 6}
     run = warm.run(script, json.dumps({"max_steps": 4}), steps=None, exchanged=wanted)
     assert got(run) == {**plain, 2: [5], 3: [6]} and noted(run) == got(run)
