@@ -1,10 +1,9 @@
 """Which Python a command of any kind runs, and the same command with the programs of another environment.
 
 The first word tells: an interpreter, a program that names one in its first line (``#!``), as pip and uv write them, or
-one that lies beside the interpreter of an environment.
-Of any other (a shell, ``env``) only the user knows, who says it with ``--python``. Wherever a command's words name
-programs beside that interpreter, a trial has those of its own environment; what the command starts by name finds them
-first, as in an environment that is activated.
+one that lies beside the interpreter of an environment. Of any other (a shell) only the user knows, who says it with
+``--python``. Wherever a command's words name programs beside that interpreter, a trial has those of its own
+environment; what the command starts by name finds them first, as in an environment that is activated.
 """
 
 from __future__ import annotations
@@ -38,11 +37,7 @@ _READ = 512
 
 
 def python_of(words: Sequence[str], told: str | None = None) -> str:
-    """The interpreter whose packages a command uses.
-
-    Args:
-        words: of the command.
-        told: after ``--python``.
+    """The interpreter whose packages a command uses; `told` is what stands after ``--python``.
 
     Raises:
         InputError: it cannot be told, or there is none.
@@ -112,13 +107,7 @@ def _beside(word: str) -> str | None:
 
 
 def moved(words: Sequence[str], own: str, python: str) -> list[str]:
-    """A command with the programs of another environment.
-
-    Args:
-        words: of the command.
-        own: interpreter whose programs they are.
-        python: that of the other environment.
-    """
+    """A command with the programs beside the interpreter `python` in place of those beside the interpreter `own`."""
     here, there = os.path.dirname(own), Path(python).parent
     first = os.path.abspath(shutil.which(words[0]) or words[0])
     if os.path.dirname(first) == here or PYTHON.fullmatch(os.path.basename(first)):
@@ -128,13 +117,11 @@ def moved(words: Sequence[str], own: str, python: str) -> list[str]:
         beginning = [python, first] if named is not None else [words[0]]
     if os.path.dirname(first) == here and not _of_environment(here) and not os.path.exists(beginning[0]):
         beginning = [words[0]]  # a program of the system's, beside its Python
-    return [*beginning, *(_moved(word, here, there) for word in words[1:])]
-
-
-def _moved(word: str, here: str, there: Path) -> str:
-    path = os.path.abspath(word) if os.sep in word else ""
-    other = there / os.path.basename(path)
-    return str(other) if path and os.path.dirname(path) == here and other.exists() else word
+    for word in words[1:]:
+        other = there / os.path.basename(word)
+        ours = os.sep in word and os.path.dirname(os.path.abspath(word)) == here
+        beginning.append(str(other) if ours and other.exists() else word)
+    return beginning
 
 
 def _of_environment(folder: str) -> bool:

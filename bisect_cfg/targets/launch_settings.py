@@ -135,12 +135,7 @@ class Accelerate:
 
 @functools.cache  # once a study
 def ask_accelerate(python: str, flags: tuple[str, ...] = ()) -> Accelerate:
-    """Ask the accelerate of an interpreter.
-
-    Args:
-        python: the interpreter.
-        flags: of ``accelerate launch``, without the program.
-    """
+    """Ask the accelerate of an interpreter, also about the flags that a command gives to ``accelerate launch``."""
     source = Path(__file__).with_name("ask_accelerate.py").read_text(encoding="utf-8")
     said = said_by([python, "-c", source, *flags], _SECONDS)
     if said is None:
@@ -152,11 +147,7 @@ def ask_accelerate(python: str, flags: tuple[str, ...] = ()) -> Accelerate:
 
 
 def launch_settings(content: Mapping[str, Value], folder: Path) -> dict[str, Value]:
-    """The settings of a launch that a file of accelerate's asks for: name -> value.
-
-    Args:
-        content: of the file.
-        folder: where the paths in it begin.
+    """The settings of a launch that the content of accelerate's file asks for, whose paths begin in a folder.
 
     Raises:
         InputError: the DeepSpeed file that it names cannot be read.
@@ -219,12 +210,8 @@ def launcher_levels(typed: str, processes: int, devices: int, asked: Sequence[As
 
 
 def shares_out(given: Mapping[str, str], changes: Mapping[str, str | None]) -> bool:
-    """Whether a model is shared out among processes, be it one alone.
-
-    Args:
-        given: what the launcher puts into the environment.
-        changes: of a trial; None unsets a variable.
-    """
+    """Whether a model is shared out among processes, be it one alone, with what the launcher puts into the environment
+    and the changes of a trial to that."""
     return any(_is_true({**given, **changes}.get(variable)) for variable in _SHARDING)
 
 
@@ -309,9 +296,6 @@ def asked_of(
 
 _NO_MULTI_GPU = "accelerate starts several where there is no GPU only if it is told --multi_gpu"
 _ALONE = "On a machine without a GPU processes meet only if use_cpu=True is set"
-_OF_A_CPU = ("NO", "MULTI_CPU")
-"""What accelerate calls a training on a CPU: of one process, of several."""
-
 _NO_SHARDING = "accelerate shards nothing on a CPU, and says nothing of it"
 
 
@@ -333,18 +317,13 @@ def findings(kind: str, wanted: Value, started: int, together: int, asked: Seque
         hint = f" {_NO_MULTI_GPU}." if kind in ("accelerate", "trl") and wanted > together else ""
         found.append(f"You asked for {wanted} processes, and {trained}.{hint}")
     for one in (one for one in asked if one.reason):
-        sharded = one.name == SHARDING and one.has in _OF_A_CPU
+        sharded = one.name == SHARDING and one.has in ("NO", "MULTI_CPU")  # of one process on a CPU, of several
         found.append(f"{one.name}={one.value}: {one.reason}." + (f" {_NO_SHARDING}." if sharded else ""))
     return found
 
 
 def unheard(accelerate: Accelerate, asked: Sequence[Asked]) -> list[str]:
-    """Flags that accelerate hands on to nobody, as their section (DeepSpeed, FSDP) is not asked for, as sentences.
-
-    Args:
-        accelerate: as it was asked about the command.
-        asked: what the launcher was asked for.
-    """
+    """Flags that accelerate hands on to nobody, as their section (DeepSpeed, FSDP) is not asked for, as sentences."""
     had, found = {one.value for one in asked if one.name == SHARDING}, []
     for name in accelerate.variables:
         section, key = name.split(".")[1:]
@@ -375,12 +354,8 @@ def text_of(value: Value) -> str:
 
 
 def variable_levels(name: str, good: Value) -> tuple[str | None, str | None]:
-    """The good and the bad level of ``env.NAME``: its value, None where it is not set.
-
-    Args:
-        name: of the setting.
-        good: as --good has it; nothing, an empty text or "none" for a variable that is not set.
-    """
+    """The good and the bad level of ``env.NAME``, None where it is not set. A good level that was given as nothing, as
+    an empty text or as "none" is that, too."""
     unset = good is None or str(good).lower() in ("", "none")
     return None if unset else str(good), os.environ.get(name.removeprefix(VARIABLE))
 
@@ -389,11 +364,7 @@ def variable_levels(name: str, good: Value) -> tuple[str | None, str | None]:
 
 
 def asked_in_file(content: Mapping[str, Value]) -> list[Asked]:
-    """The settings of a DeepSpeed file, save those that are left to the training arguments ("auto").
-
-    Args:
-        content: of the file.
-    """
+    """The settings of a DeepSpeed file, save those that are left to the training arguments ("auto")."""
     return [
         Asked(DEEPSPEED_FILE + name, value, _PLAIN_IN_FILE.get(name))
         for name, value in leaves(content)
@@ -414,12 +385,7 @@ def leaves(content: Mapping[str, Value], above: str = "") -> Iterator[tuple[str,
 
 
 def with_leaves(content: Mapping[str, Value], changes: Mapping[str, Value]) -> dict[str, Value]:
-    """A file's content with other settings.
-
-    Args:
-        content: of the file.
-        changes: dotted name -> value; None takes the setting away.
-    """
+    """A file's content with other settings: dotted name -> value, None to take a setting away."""
     result = dict(content)
     for name, value in changes.items():
         key, dot, rest = name.partition(".")

@@ -47,13 +47,8 @@ _PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
 _SEVERAL_MACHINES = ("num_machines", "nnodes", "num_nodes")
 _MODULE = ("-m", "--module")
 _PORT = {"accelerate": "--main_process_port", "torchrun": "--master_port", "deepspeed": "--master_port"}
-
-_PROCESSES = {
-    "accelerate": "--num_processes",
-    "trl": "--num_processes",
-    "torchrun": "--nproc_per_node",
-    "deepspeed": "--num_gpus",
-}
+_PROCESSES = {"torchrun": "--nproc_per_node", "deepspeed": "--num_gpus"}
+_PROCESSES |= dict.fromkeys(("accelerate", "trl"), "--num_processes")
 
 _SEVERAL = ("multi_gpu", "use_fsdp", "use_deepspeed", "cpu", "config_file", "accelerate_config")
 """Flags of accelerate (and of TRL's command) that say what the processes have to do with each other."""
@@ -111,7 +106,7 @@ class Launch:
         Args:
             arguments: of the program.
             port: where the processes of the run are to meet; None: where the command itself says.
-            logs: a folder for what the launcher itself writes, if it does; None: where it likes.
+            logs: a folder for what the launcher itself writes; None: where it likes.
         """
         if port is None or self.kind in ("python", PROGRAM):
             return [*self.before, self.program, *arguments]
@@ -126,12 +121,7 @@ class Launch:
         return [*self.before, *self.added, *flags, *logged, self.program, *arguments]
 
     def with_processes(self, processes: int, instead_of: int) -> Launch:
-        """The same with another number of processes; a `PROGRAM` starts as many as it does.
-
-        Args:
-            processes: how many.
-            instead_of: how many it starts as it is.
-        """
+        """The same with another number of processes instead of its own; a `PROGRAM` starts as many as it does."""
         if self.kind not in _PROCESSES:
             return self
         plain = self.kind in ("accelerate", "trl") and all(self.value_of(flag) is None for flag in _SEVERAL)
@@ -140,11 +130,7 @@ class Launch:
         return replace(self, added=(*several, _PROCESSES[self.kind], str(processes)))
 
     def under(self, programs: Path) -> Launch:
-        """The same with the programs of another environment.
-
-        Args:
-            programs: its folder of them (``bin``).
-        """
+        """The same with the programs of another environment, those of its folder ``bin``."""
         rest = self.before[self.wrapper :]  # `uv run` would take its own environment
         first = os.path.basename(rest[0]) if rest else "python"
         first = "python" if PYTHON.fullmatch(first) else first
@@ -155,12 +141,8 @@ class Launch:
         return _value_in(self.before, names)
 
     def processes_asked(self, arguments: Sequence[str]) -> int | None:
-        """How many processes a flag asks for; None if none does.
-
-        Args:
-            arguments: of the program; among those of TRL's command are the launcher's.
-        """
-        words = (*self.before, *(arguments if self.kind == "trl" else ()))
+        """How many processes a flag asks for; None if none does."""
+        words = (*self.before, *(arguments if self.kind == "trl" else ()))  # TRL's command takes both kinds of flags
         asked = _value_in(words, ("num_processes", "nproc_per_node", "num_gpus"))
         return int(asked) if asked is not None and asked.isdigit() else None
 
@@ -180,13 +162,8 @@ def _name(word: str) -> str:
 
 
 def accelerate_launch(launch: Launch | None, path: str, python: str) -> Launch:
-    """The launch of several processes that accelerate's documentation shows, of a program that is started by Python.
-
-    Args:
-        launch: how the user starts it; None for ``python path``.
-        path: of the program.
-        python: that is to run it.
-    """
+    """The launch of several processes that accelerate's documentation shows, in place of a launch by Python alone
+    (None: ``python path``)."""
     if launch is None:
         return Launch("accelerate", (python, "-m", "accelerate.commands.launch", "--multi_gpu"), path)
     own = launch.before[: launch.wrapper] or (python, "-m")
@@ -224,15 +201,12 @@ def take_apart(
     is_file: Callable[[str], bool] = os.path.isfile,
     takes_value: Callable[[str], bool] = lambda flag: False,
 ) -> tuple[Launch, tuple[str, ...]]:
-    """Say what starts what.
+    """How the program of a command line is started, and the program's arguments.
 
     Args:
         words: of the command line.
         is_file: whether there is such a file.
         takes_value: whether a flag of ``uv run`` takes a value.
-
-    Returns:
-        How the program is started, and the program's arguments.
 
     Raises:
         InputError: there is no program in it, or it is one that is not supported.
@@ -369,29 +343,15 @@ def _machines_in(path: str) -> str | None:
 # ------------------------------------------------------------------------------------------------- on this machine
 
 
-@dataclass(frozen=True)
-class Found:
-    """A command that can be started.
-
-    Attributes:
-        launch: how the program is started.
-        path: the program's file.
-        arguments: of the program.
-        python: the interpreter that trains.
-    """
-
-    launch: Launch
-    path: Path
-    arguments: tuple[str, ...]
-    python: str
-
-
-def find_command(words: Sequence[str], python: str | None = None) -> Found:
+def find_command(words: Sequence[str], python: str | None = None) -> tuple[Launch, Path, tuple[str, ...], str]:
     """Find what a whole command means here.
 
     Args:
         words: the command.
         python: an interpreter beside which launchers are looked for first; None for this one, after PATH.
+
+    Returns:
+        How the program is started, its file, its arguments, and the interpreter that trains.
 
     Raises:
         InputError: the launcher or the program is not there, or the command is one that is not supported.
@@ -404,7 +364,7 @@ def find_command(words: Sequence[str], python: str | None = None) -> Found:
     else:  # of a program alone
         launch = replace(launch, program=first)
     interpreter = _interpreter_of(launch, python)
-    return Found(launch, _file_of(launch, interpreter), arguments, interpreter)
+    return launch, _file_of(launch, interpreter), arguments, interpreter
 
 
 def _executable(word: str, python: str | None, path: str | None) -> str:

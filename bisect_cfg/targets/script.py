@@ -231,10 +231,9 @@ def find_script(target: str, arguments: Sequence[str] = (), python: str | None =
 
 def _found(first: str, more: Sequence[str], python: str | None) -> Script:
     """The script of a whole command."""
-    found = find_command([first, *more], python)
-    plain = found.launch.kind == "python" and len(found.launch.before) == 1 and not found.launch.module
-    launch = None if plain and not found.launch.variables else found.launch
-    return Script(found.path, found.arguments, found.python, None, launch)
+    launch, path, arguments, python = find_command([first, *more], python)
+    plain = launch.kind == "python" and len(launch.before) == 1 and not (launch.module or launch.variables)
+    return Script(path, arguments, python, None, None if plain else launch)
 
 
 def _instead_of(path: Path) -> str:

@@ -65,10 +65,13 @@ def tool(tool):
     launcher.write_text(ACCELERATE.format(python=sys.executable))
     launcher.chmod(0o755)
     for module in ("commands/launch.py", "utils/launch.py"):
-        path = tool.folder / "accelerate" / module
+        path = launcher.parent / "lib" / "accelerate" / module
         path.parent.mkdir(parents=True)
         path.write_text(ASKED)
+        for folder in (path.parent, path.parent.parent):
+            (folder / "__init__.py").touch()
     tool.environment["PATH"] = f"{launcher.parent}:/usr/bin:/bin"
+    tool.environment["PYTHONPATH"] = f"{tool.environment['PYTHONPATH']}:{launcher.parent / 'lib'}"
     return tool
 
 
@@ -202,7 +205,7 @@ REFUSED = "accelerate launch: error: unrecognized arguments: --nosuch"
         (SPEAKS.format(REFUSED), ["--nosuch"], "accelerate refuses the command, and starts nothing"),
         (BUILDS + SPEAKS.format(REFUSED), ["--nosuch"], "accelerate refuses the command, and starts nothing"),  # TRL's
         (SPEAKS.format(REFUSED.replace("accelerate launch", "train.py")), ["--nosuch"], "The script train.py"),
-        (STARTS, ["--num_processes", 4], "more processes than GPUs: each of 4"),
+        (STARTS, ["--num_processes", 4], "more processes than GPUs"),
     ],
 )
 def test_a_launcher_that_cannot_start_the_script(tool, launcher, flags, says):

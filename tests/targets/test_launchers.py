@@ -120,9 +120,9 @@ def test_on_this_machine(tmp_path, monkeypatch):
     launcher.chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin_}:/usr/bin:/bin")
 
-    found = find_command(["torchrun", "--nproc_per_node", "2", "train.py", "--lr", "1"])
-    assert (found.python, found.path, found.arguments) == (sys.executable, Path("train.py"), ("--lr", "1"))
-    assert found.launch.before == (str(launcher), "--nproc_per_node", "2")
+    launch, *found = find_command(["torchrun", "--nproc_per_node", "2", "train.py", "--lr", "1"])
+    assert found == [Path("train.py"), ("--lr", "1"), sys.executable]
+    assert launch.before == (str(launcher), "--nproc_per_node", "2")
 
     module = find_script(sys.executable, ["-m", "pkg.train", "--lr", "1"])
     assert module.path == tmp_path / "pkg" / "train.py"
