@@ -33,6 +33,9 @@ def test_a_shell_script_is_run_as_typed(tool, line):
     (tool.folder / "run.sh").write_text(f"export MODE=$1\n{line.format(python=sys.executable)}\n")
     found, result = causes(tool, "--", "bash", "run.sh", "fast")
     assert found == [["bf16"]]
+    assert any("trains" in note and "train.py" in note for note in result["notes"])
+    # A shell that runs Python more than once cannot be held at one of them.
+    assert {row["start"] for row in result["trials"][1:]} == ({"cold"} if "prepare" in line else {"config"})
 
 
 def test_a_variable_behind_env_varies(tool):

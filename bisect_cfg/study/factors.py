@@ -42,6 +42,8 @@ def find_factors(study: Study) -> Status | None:
     capture = replace(read_capture(bad_run.traces.events.rows), named=frozenset(study.good_side))
     capture = capture.with_accelerate(_accelerate(study, capture))
     say_what_is_not_in_force(study, bad_run)
+    if study.target.launcher == PROGRAM and capture.args.place is not None:
+        study.note(f"What trains in {study.target.shown} is {capture.args.place[0]}.")
     begun, launched = bad_run.traces.begun, _launched(study, capture)
     site.starts.learn(FirstRun(capture, begun.time if begun else bad_run.seen.seconds, launched))
     packages_named = any(name.startswith(PACKAGE) for name in (*study.good_side, *study.pins))
