@@ -37,9 +37,6 @@ from .wrap import around
 REFERENCE_FILE = "reference.pt"
 """Of a checkpoint of ours: the reference model, where that follows the policy. `Trainer` does not save it."""
 
-# What an optimizer keeps for each weight, of that weight's shape. (8-bit optimizers keep bytes under the first two.)
-_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
-
 
 class _State:  # of one trial
     orders = None  # protocol.Origin; None: the beginning
@@ -285,17 +282,13 @@ def _check_numbers(model):
 
 
 def _check_moments(optimizer):
-    """torch takes moments of any shape and with any numbers, and computes with them."""
+    """torch takes moments of any shape, and its fused Adam dies of them. (8-bit optimizers keep bytes.)"""
     for weight, kept in getattr(optimizer, "state", {}).items():
-        for name in _MOMENTS:
+        for name in ("exp_avg", "exp_avg_sq", "momentum_buffer"):
             found = kept.get(name)
-            if getattr(found, "shape", None) is None or not found.dtype.is_floating_point:
-                continue
-            if found.shape != weight.shape:
+            if hasattr(found, "shape") and found.dtype.is_floating_point and found.shape != weight.shape:
                 shapes = f"shape {list(found.shape)} is kept for a weight of shape {list(weight.shape)}"
                 raise ValueError(f"{name} of {shapes}")
-            if bool(found.isnan().any()):
-                raise ValueError(f"{name} of a weight holds NaN: the damage was done before this checkpoint")
 
 
 def _watch_first_step(optimizer):
