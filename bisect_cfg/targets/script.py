@@ -208,7 +208,7 @@ def find_script(target: str, arguments: Sequence[str] = (), python: str | None =
                 f"The folder {folder} has no train.py.",
                 "Name the script itself, or a study folder that holds train.py (and, if you like, good.yaml).",
             )
-    if path.suffix not in (".py", SUFFIX) and (arguments or shutil.which(target)):
+    if path.suffix not in (".py", SUFFIX) and (shutil.which(target) or (arguments and not path.exists())):
         return _found(target, arguments, python)
     if not path.exists():
         raise InputError(f"There is no script {target}.", _similar(path))
