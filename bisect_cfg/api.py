@@ -75,19 +75,7 @@ def _found(target: str, arguments: Sequence[str], python: str | None, options: O
     if not is_any_command(words, options.good, told, not other):
         return find_script(target, arguments, python=python)
     check_choices(options)
-    return find_target(
-        words,
-        good=options.good,
-        bad=options.bad,
-        pins=options.pins,
-        only=options.only,
-        excluded=options.excluded,
-        preset=options.preset,
-        flag_style=options.flag_style,
-        config_format=options.config_format,
-        good_packages=options.good_packages,
-        python=python,
-    )
+    return find_target(words, options.given(python))
 
 
 @contextlib.contextmanager

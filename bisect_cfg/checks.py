@@ -23,8 +23,8 @@ from bisect_cfg.targets.fields import known_names, mentioned
 from bisect_cfg.targets.launch_settings import DEEPSPEED_FILE, VARIABLE, Accelerate, ask_accelerate
 from bisect_cfg.targets.names import check_name, finite_number, parse_pins, read_good
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.target import FORMATS, CommandTarget
-from bisect_cfg.targets.template import presets, styles
+from bisect_cfg.targets.target import CommandTarget
+from bisect_cfg.targets.template import FORMATS
 
 NUMBERS: Mapping[str, tuple[float, float, bool]] = {
     "trial_timeout": (0.1, MORE_THAN_ANYONE_WAITS, False),
@@ -42,8 +42,6 @@ _DEVICE = r"\d+|(GPU|MIG)-[\w/-]+"
 CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "prior": ("risk", "flat"),
     "start": (None, *STARTS),
-    "preset": (None, *presets()),
-    "flag_style": (None, *styles()),
     "config_format": (None, *FORMATS),
     "prove": (None, "from-start", "from-checkpoint"),
 }

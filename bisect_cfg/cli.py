@@ -351,18 +351,6 @@ SEARCH = _section(
 ANY_COMMAND = _section(
     "Any command (see --bad): {config}, {flags}, {NAME} and {folder} in it are replaced",
     _option(
-        "--preset",
-        "The flags of a trainer: openrlhf, verl, llamafactory, ms-swift, axolotl.",
-        metavar="NAME",
-        shell_complete=_one_of("openrlhf", "verl", "llamafactory", "ms-swift", "axolotl"),
-    ),
-    _option(
-        "--flag-style",
-        "How flags are written: argparse, hf, gnu, click, hydra. [argparse]",
-        metavar="NAME",
-        shell_complete=_one_of("argparse", "hf", "gnu", "click", "hydra"),
-    ),
-    _option(
         "--config-format",
         "Of {config}: yaml, json, toml. [that of the file given]",
         metavar="NAME",

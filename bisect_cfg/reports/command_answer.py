@@ -25,11 +25,11 @@ def changed_command(target: CommandTarget, safe: Configuration) -> JsonObject:
         target: the command.
         safe: the factors of the recommended configuration.
     """
-    bad, spelling, style = target.sides.bad, target.template.spelling, target.template.style
+    bad, spelling = target.sides.bad, target.template.spelling
     edits, located = [], set()
     for part in target.template.parts:
         if isinstance(part, Typed) and part.name in bad:
-            old, new = list(part.words), part.put(safe.get(part.name, UNSET), spelling, style)
+            old, new = list(part.words), part.put(safe.get(part.name, UNSET), spelling)
             located.add(part.name)
             if old != new:
                 words = {"old": scrub(shlex.join(old)), "new": scrub(shlex.join(new))}

@@ -1,12 +1,14 @@
 """A command of any kind in the story: its first run, and its two sides.
 
 What is isolated and how is the same as for a training script. There is no probe: factors are what the user gave, each
-trial starts the command from nothing, and a failure has no place in a stack.
+trial starts the command from nothing, and a failure has no place in a stack. Only the first run of a Python program is
+watched, since it may train: that shows what its own parsers made of the command.
 """
 
 from __future__ import annotations
 
-import functools
+import re
+from dataclasses import replace
 
 from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.errors import InputError
@@ -21,6 +23,7 @@ from bisect_cfg.study.options import Options
 from bisect_cfg.study.reproduce import FIRST, FIRST_STEPS, LINES_SHOWN, study_failure
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.distributions import PACKAGE
+from bisect_cfg.targets.interpreters import modules_of
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.target import CommandTarget, find_target
 
@@ -29,45 +32,66 @@ REBUILT_TRIES = 3
 """What the questions of the runs in the user's environment as it was built anew begin with, and how often the command
 may pass there: a failure can be random."""
 
+UNWATCHED = "first, not watched"
+"""The question of the first run as a command of what turned out to be no training: what ended the watched run was seen
+with other eyes."""
+
+_TRAINS = re.compile(r"\b(?:trl|TrainingArguments)\b")
+"""In the text of a script that is written to build a training config."""
+
 GOOD = "good-cold"
 """The question of the run of the good side."""
 
 
-def as_command(script: Script, options: Options) -> CommandTarget | None:
-    """A script as a command of any kind, where its packages are to vary; None where none are, or it is a notebook. What
-    the good side says of a training config has no meaning for a command, and is left out.
+def as_command(script: Script, options: Options, run: Run) -> CommandTarget | None:
+    """A script that builds no training config, as a command of any kind; None where nothing of it varies as such: it is
+    a notebook, or one that trains and dies before, and no packages are to vary.
+
+    Of such a program the good side is what its own parsers have as defaults. What the good side says of a training
+    config has no meaning for a command, and is left out.
+
+    Args:
+        script: that was run.
+        options: of the user.
+        run: that it was.
 
     Raises:
-        InputError: what is installed does not differ, or cannot be varied.
+        InputError: what is installed does not differ, or cannot be varied; or what is named does not.
     """
     packages = [one for one in options.good if (one if isinstance(one, str) else one[0]).startswith(PACKAGE)]
-    if script.notebook is not None or not (packages or options.good_packages):
+    varies, trains = bool(packages or options.good_packages), _trains(script)
+    if script.notebook is not None or (trains and not varies):
         return None
-    find = functools.partial(
-        find_target,
-        script.command,
-        pins=options.pins,
-        only=options.only,
-        excluded=options.excluded,
-        good_packages=options.good_packages,
-        python=script.python,
-    )
+    given = options.given(script.python if varies else None)
     try:
-        return find(good=options.good)
+        return find_target(script.command, given, None if trains else run.traces.events.rows)
     except InputError:
-        return find(good=packages)
+        if varies:
+            return find_target(script.command, replace(given, good=packages))
+        if options.good:
+            raise
+        return None
+
+
+def _trains(script: Script) -> bool:
+    """Whether a script, or a module beside it, is written to train: run as a command, it would do so unwatched."""
+    texts = (path.read_text(errors="replace") for path in (script.path, *modules_of(script.path)))
+    return any(_TRAINS.search(text) for text in texts)
 
 
 def reproduce(study: Study) -> Status | None:
     """See the command fail with its bad side."""
     options, trials = study.options, study.trials
-    new = study.before(FIRST) is None
+    watched = study.before(FIRST) is not None and study.before(FIRST).traces.events.rows
+    question = UNWATCHED if watched else FIRST
+    new = study.before(question) is None
     if new:
-        study.listener.phase("reproduce", "running your command as it is, to see it fail")
-    else:
+        so = "once more, not watched" if watched else "as it is, to see it fail"
+        study.listener.phase("reproduce", f"running your command {so}")
+    elif not watched:
         study.listener.phase("resume", f"continuing the study in {study.folder}")
     steps = options.steps or FIRST_STEPS
-    run = _run(study, Plan(FIRST, trials.settings.bad, steps, purpose=Purpose.BAD_BASELINE, stop=StopRule.DEATH))
+    run = _run(study, Plan(question, trials.settings.bad, steps, purpose=Purpose.BAD_BASELINE, stop=StopRule.DEATH))
     study.find(bad_run=run)
     failure = run.shown.signature
     study.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)

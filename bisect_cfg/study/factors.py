@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 
 from bisect_cfg.configuration import Status
@@ -28,7 +27,6 @@ from bisect_cfg.targets.launch_settings import (
 from bisect_cfg.targets.launchers import PROGRAM
 from bisect_cfg.targets.names import check_name
 from bisect_cfg.targets.settings import build_settings
-from bisect_cfg.targets.template import own_flags, text_of
 
 
 def find_factors(study: Study) -> Status | None:
@@ -73,7 +71,6 @@ def find_factors(study: Study) -> Status | None:
         "No setting differs from the good configuration: the failure is in the script, the data or the environment, or "
         "the good configuration must be changed with --good."
     )
-    say_what_else_could_vary(study)
     return Status.BASELINE_FAILS
 
 
@@ -115,21 +112,3 @@ def say_what_is_not_in_force(study: Study, run: Run) -> None:
     asked = launch.processes_asked(study.target.arguments) or accelerate.processes
     for text in (*findings(launch.kind, asked, started, together, capture.asked), *unheard(accelerate, capture.asked)):
         study.note(text)
-
-
-def say_what_else_could_vary(study: Study) -> None:
-    """Name the script's own flags, which are in all runs as the user has them."""
-    script, capture = study.target, study.site.starts.capture
-    if script.notebook is not None or capture is None:
-        return
-    known = {name for built in (capture.args, *capture.others.values()) for name in built.types}
-    flags = own_flags(script.arguments, known)
-    if flags:
-        first = next(iter(flags))  # one value of the bad side, and it is any command; the others stand in it
-        sides = ["--bad", f"{first}={text_of(flags[first])}"]
-        sides += [word for name in flags for word in ("--good", f"{name}=none")]
-        study.note(
-            f"The script's own {', '.join(f'--{name}' for name in flags)} had no part in this: all runs had what you "
-            "typed. To vary that as well (none: the flag is left out; or give the value that works): "
-            f"bisect-cfg bisect {shlex.join(sides)} -- {script.shown}"
-        )

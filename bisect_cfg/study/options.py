@@ -14,8 +14,9 @@ from bisect_cfg.recommend.remedy import MARGIN
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO
 from bisect_cfg.store.inputs import hash_of
 from bisect_cfg.targets.names import Assignment, as_given
+from bisect_cfg.targets.target import Given
 
-OF_COMMANDS = ("bad", "preset", "flag_style", "config_format")
+OF_COMMANDS = ("bad", "config_format")
 """Options of commands of any kind; one of them says that the target is one."""
 
 NOT_REPEATED = ("restart", "flags")
@@ -29,8 +30,6 @@ class Options:
     study: Path | None = None
     good: tuple[Assignment, ...] = ()
     bad: tuple[Assignment, ...] = ()
-    preset: str | None = None
-    flag_style: str | None = None
     config_format: str | None = None
     good_packages: Path | None = None
     pins: tuple[Assignment, ...] = ()
@@ -68,6 +67,11 @@ class Options:
     remedies: int | None = None
     keep: tuple[str, ...] = ()
     flags: bool = True  # whether these were given on the command line, which is how they are then called
+
+    def given(self, python: str | None) -> Given:
+        """What they say of a command of any kind, whose packages are those of this interpreter."""
+        names = (field.name for field in fields(Given) if field.name != "python")
+        return Given(**{name: getattr(self, name) for name in names}, python=python)
 
     def identity(self) -> JsonObject:
         """The options that change what the trials mean; a study keeps them."""

@@ -38,7 +38,7 @@ from bisect_cfg.store.state import Rejected
 from bisect_cfg.study.baselines import without_risky_defaults
 from bisect_cfg.study.data_rows import find_rows, rows_of
 from bisect_cfg.study.environments import not_rebuilt
-from bisect_cfg.study.factors import find_factors, say_what_else_could_vary
+from bisect_cfg.study.factors import find_factors
 from bisect_cfg.study.study import Phase, Study
 
 CLAIMS = 3
@@ -96,7 +96,6 @@ def find_baselines(study: Study) -> Status | Phase | None:
         study.spared = safer
         return find_factors
     if outcome is not Outcome.PASS:
-        say_what_else_could_vary(study)
         find_rows(study)
         return Status.BASELINE_FAILS
     for symptom in good_run.shown.symptoms:

@@ -244,9 +244,7 @@ def _check_that_it_trains(study: Study, run: Run) -> None:
             what = "ended without ever building a training config (GRPOConfig or another TrainingArguments)"
         other = ""
         if study.options.good and script.notebook is None:
-            other = (
-                "If it trains with neither TRL nor transformers, add --flag-style argparse: it is any command then.\n"
-            )
+            other = "If it trains with neither, say what varies: with --bad NAME=VALUE it is run as any command.\n"
         if script.notebook is not None and (line := launched_by(script.path)):
             other = f"It starts a training in a shell; bisect that: {OURS} {line}\n"
         raise NeverConfigured(

@@ -138,17 +138,16 @@ def _as_command(study: Study) -> Answer:
     Raises:
         NeverConfigured: nothing of it varies as such.
     """
-    target = command.as_command(study.target, study.options)
+    target = command.as_command(study.target, study.options, study.answer.bad_run)
     if target is None:
         raise
     study.site.close()
-    named = [factor.name for factor in target.sides.factors if not factor.name.startswith(PACKAGE)]
-    what = " and ".join([*([", ".join(named)] if named else []), "what is installed"])
     study.note(
-        f"The script ends before it builds a training config, so what varies is {what}. Each trial runs it from its "
-        "beginning as it stands, and it writes where it always does."
+        "The script ends before it builds a training config, so it is run as any command: each trial from its "
+        "beginning, and it writes where it always does."
     )
     with _trials_of(target, study.options, study.listener, study.folder) as trials:
+        trials.site.state = study.state
         return _answer_of(replace(study, target=target, trials=trials))
 
 

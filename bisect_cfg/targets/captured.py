@@ -229,11 +229,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
             others[kind] = made(wanted)
         elif known and begun is None:
             others[kind] = made(known[-1])
-    for kind in OWN:  # of several parsers the last one has its say
-        own = [made(key) for key in built if key[0] == kind]
-        if own:
-            parts = {name: {k: v for one in own for k, v in getattr(one, name).items()} for name in OWN_PARTS}
-            others[kind] = replace(own[0], **parts)
+    others |= own_settings(events)
     asked = asked_of(given, told.in_force)
     deepspeed = _deepspeed_file(given, asked, built[chosen].raw)
     return Capture(
@@ -251,6 +247,19 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
         given=given,
         in_force=told.in_force,
     )
+
+
+def own_settings(events: Sequence[Event]) -> dict[str, Built]:
+    """The settings of the script's own that the probe saw, by kind; of several parsers the last one has its say."""
+    found: dict[str, Built] = {}
+    for row in events:
+        if isinstance(row, ConfigBuilt) and row.kind in OWN:
+            own = found.setdefault(
+                row.kind, Built(row.kind, row.index, "", "", {}, {}, {}, {}, place=row.place and tuple(row.place))
+            )
+            merged = {part: {**getattr(own, part), **getattr(row, part)} for part in OWN_PARTS}
+            found[row.kind] = replace(own, **merged)
+    return found
 
 
 def _deepspeed_file(given: Mapping[str, str], asked: Sequence[Asked], raw: Row) -> DeepSpeedFile | None:

@@ -9,13 +9,14 @@ varied there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from bisect_cfg.configuration import equal
+from bisect_cfg.configuration import Configuration, equal
 from bisect_cfg.parameters import parameter
-from bisect_cfg.probe.protocol import NAMESPACE, Encoded, ForkPoint
+from bisect_cfg.probe.protocol import NAMESPACE, Encoded, Event, ForkPoint
 from bisect_cfg.probe.redact import HIDDEN, is_secret_name
-from bisect_cfg.targets.captured import OWN, Built, Capture, fields_of, has_tag, set_by_user
+from bisect_cfg.targets.captured import OWN, Built, Capture, Row, fields_of, has_tag, own_settings, set_by_user
 
 MASKED = {"$secret": HIDDEN}
 """What the probe sends in place of a secret that it knows by its name."""
@@ -26,7 +27,7 @@ PLACES = re.compile(
     r"(?:^|_)(?:configs?|models?|tokenizers?|data|datasets?|rows?|samples?|examples?|splits?|subsets?|paths?|dirs?"
     r"|folders?|files?|names?|outputs?|projects?|ids?|urls?|hosts?|ports?|tokens?|keys?|users?|entity|seeds?|ranks?"
     r"|devices?|gpus?|cuda|world_size|resume|checkpoints?|ckpts?|wandb|tensorboard|hub|logs?|logging|verbose|debug"
-    r"|quiet|cache|workers|threads|processes)(?:_|$)"
+    r"|quiet|nodes?)(?:_|$)"
 )
 """In the name of a setting that says what is trained on what, where and with whom: without it there is nothing to run,
 or nothing changes."""
@@ -40,6 +41,43 @@ def reasons(capture: Capture, kind: str) -> Mapping[str, str]:
     """Name of an own setting of a kind that the user set -> why it is not varied; "" where it is."""
     own = capture.others.get(kind)
     return {} if own is None else {name: _reason(name, own, capture) for name in set_by_user(own)}
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What a Python program's own parsers, and its reads of the environment, were seen to make of its command.
+
+    Attributes:
+        bad: name -> value, of what may vary.
+        good: name -> value without the user; what is missing is not set.
+        pinned: name -> why it may not vary.
+    """
+
+    bad: Configuration
+    good: Configuration
+    pinned: Mapping[str, str]
+
+
+def parsed_in(events: Sequence[Event], named: Collection[str]) -> Parsed:
+    """The own settings of a program that builds no training config; variables are ``env.NAME``.
+
+    Args:
+        events: of its watched run.
+        named: settings that the good side gives.
+    """
+    bad: Row = {}
+    good: Row = {}
+    pinned: dict[str, str] = {}
+    for kind, own in own_settings(events).items():
+        differ = set(set_by_user(own))
+        for name, value in own.raw.items():
+            reason, full = reason_alone(name, own, named), f"env.{name}" if kind == "env" else name
+            if reason:
+                pinned |= {full: reason} if name in differ else {}
+            elif not has_tag(value):
+                bad[full] = value
+                good |= {full: own.defaults[name]} if name in own.defaults and kind != "env" else {}
+    return Parsed(bad, good, pinned)
 
 
 def fork_point(capture: Capture) -> ForkPoint:
@@ -58,12 +96,17 @@ def fork_point(capture: Capture) -> ForkPoint:
 
 
 def _reason(name: str, own: Built, capture: Capture) -> str:
+    alone = reason_alone(name, own, capture.named)
+    handed_on = any(_is_handed_on(name, own.raw[name], built) for built in _library_objects(capture))
+    return HANDED_ON if handed_on and alone != SECRET else alone
+
+
+def reason_alone(name: str, own: Built, named: Collection[str]) -> str:
+    """Why a setting is not varied, whatever a library makes of it; "" where it is. `named`: by the good side."""
     value = own.raw[name]
     if value == MASKED or (isinstance(value, str) and is_secret_name(name, value)):
         return SECRET
-    if any(_is_handed_on(name, value, built) for built in _library_objects(capture)):
-        return HANDED_ON
-    if capture.named & {name, f"{NAMESPACE[own.kind]}.{name}"}:
+    if {name, f"{NAMESPACE[own.kind]}.{name}"} & set(named):
         return ""
     if name not in own.defaults:
         return HAS_NO_DEFAULT

@@ -1,8 +1,9 @@
 """A command of any kind as the target of a study: what it runs, its two sides, and where their values go.
 
-The sides come from files (YAML, JSON, TOML, nested or flat) and single values after ``--good`` and ``--bad``, and the
-bad one also from the command itself (see `bisect_cfg.targets.template`). Where the bad side is a file and the good one
-single values, these are changes to the bad one.
+The sides come from files (YAML, JSON, TOML, nested or flat) and single values after ``--good`` and ``--bad``, the bad
+one also from the command itself (see `bisect_cfg.targets.template`). Where the bad side is a file and the good one
+single values, these are changes to the bad one. Of a Python program whose parsers were seen at work, the good side is
+what they have as defaults, and what ``--good`` says besides.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from bisect_cfg.configuration import RECORDED, UNSET, Configuration, Factor, Value, difference, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import digest
+from bisect_cfg.probe.protocol import Event
 from bisect_cfg.probe.redact import hides, mask_arguments
 from bisect_cfg.store.inputs import hash_of
 from bisect_cfg.targets.distributions import (
@@ -33,27 +35,57 @@ from bisect_cfg.targets.interpreters import modules_of, moved, python_of
 from bisect_cfg.targets.launch_settings import VARIABLE
 from bisect_cfg.targets.launchers import is_launcher
 from bisect_cfg.targets.names import Assignment, left_out, naming_nothing, parse_assignment, read_config_file
+from bisect_cfg.targets.own import Parsed, parsed_in
 from bisect_cfg.targets.template import (
+    ALL_FLAGS,
     CONFIG,
     FLAGS,
     FOLDER,
+    FORMATS,
     Spelling,
     Template,
+    Typed,
     check_places,
     placeholders_in,
-    presets,
     read_value,
-    styles,
     text_of,
+    times_given,
     typed_in,
 )
-
-FORMATS = ("yaml", "json", "toml")
 
 _SHELLS = ("sh", "bash", "zsh", "dash", "env", "nohup", "nice", "time")
 """Programs after which a study is not called: what they start says more."""
 
-_TOLD = "For example --good lr=1e-6, or --good good.yaml."
+OWN = "script."
+"""What the name of a program's own setting may begin with."""
+
+NO_PLACE = "it does not stand in the command, so no trial can give it another value; write {flags} there"
+GIVEN_TWICE = "the command gives it more than once"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user says of a command: the options of the same names.
+
+    Attributes:
+        good: files and values of the good side.
+        bad: of the bad one; what it does not name may stand in the command.
+        pins: the same on both sides.
+        only: if given, the only names that vary.
+        excluded: names that do not.
+        config_format: one of `FORMATS`; None: that of the file given.
+        good_packages: a file that says what was installed where it worked.
+        python: the interpreter whose packages vary; None: the one that the command names.
+    """
+
+    good: Sequence[Assignment] = ()
+    bad: Sequence[Assignment] = ()
+    pins: Sequence[Assignment] = ()
+    only: Sequence[str] = ()
+    excluded: Sequence[str] = ()
+    config_format: str | None = None
+    good_packages: Path | None = None
+    python: str | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +184,8 @@ class CommandTarget:
 
     def identity(self) -> dict[str, object]:
         """What makes this target this target; recorded with the study and compared when it is resumed."""
+        scripts = (Path(name) for name in self.argument_files() if name.endswith(".py"))
+        modules = [str(module) for script in scripts for module in modules_of(script)]
         return {
             "script": str(self.path),
             "arguments": self.shown_arguments,
@@ -159,7 +193,7 @@ class CommandTarget:
             "folder": os.getcwd(),
             "script_hash": hash_of(self.path),
             "good_file_hash": None,
-            "files": {name: hash_of(Path(name)) for name in (*self.argument_files(), *self._modules())},
+            "files": {name: hash_of(Path(name)) for name in (*self.argument_files(), *modules)},
             **({"packages": digest(self.own)} if self.own else {}),
         }
 
@@ -167,11 +201,6 @@ class CommandTarget:
         """Files named in the command: scripts, data."""
         values = [word.partition("=")[2] or word for word in self.typed[1:]]
         return sorted({value for value in values if _is_file(value)})
-
-    def _modules(self) -> list[str]:
-        """What the Python scripts in the command import from beside them."""
-        scripts = (Path(name) for name in self.argument_files() if name.endswith(".py"))
-        return [str(module) for script in scripts for module in modules_of(script)]
 
     def complete(self, configuration: Configuration) -> dict[str, Value]:
         """All settings of a trial, the fixed ones included; what is not set is left out."""
@@ -235,7 +264,7 @@ def is_any_command(words: Sequence[str], good: Sequence[Assignment], told: bool,
     Args:
         words: of the command.
         good: as given.
-        told: whether an option says so (--bad, --preset, --flag-style, --config-format).
+        told: whether an option says so (--bad, --config-format).
         found: whether it is a training script or a launcher that is known.
     """
     named = {one.partition("=")[0].strip() if isinstance(one, str) else one[0] for one in good}
@@ -243,37 +272,16 @@ def is_any_command(words: Sequence[str], good: Sequence[Assignment], told: bool,
     return told or bool(there & {CONFIG, FLAGS, FOLDER, *named}) or not found
 
 
-# ------------------------------------------------------------------------------------------------------ its sides
+# ------------------------------------------------------------------------------------------------------ its two sides
 
 
-def find_target(
-    words: Sequence[str],
-    *,
-    good: Sequence[Assignment],
-    bad: Sequence[Assignment] = (),
-    pins: Sequence[Assignment] = (),
-    only: Sequence[str] = (),
-    excluded: Sequence[str] = (),
-    preset: str | None = None,
-    flag_style: str | None = None,
-    config_format: str | None = None,
-    good_packages: Path | None = None,
-    python: str | None = None,
-) -> CommandTarget:
+def find_target(words: Sequence[str], given: Given, events: Sequence[Event] | None = None) -> CommandTarget:
     """What a command of any kind means as a target.
 
     Args:
         words: program and arguments.
-        good: files and values of the good side.
-        bad: of the bad one; what it does not name may stand in the command.
-        pins: the same on both sides.
-        only: if given, the only names that vary.
-        excluded: names that do not.
-        preset: name of the trainer whose command it is; None: none that is known.
-        flag_style: name of a style; None: the preset's, or argparse.
-        config_format: "yaml", "json" or "toml"; None: the preset's, or that of the file given.
-        good_packages: a file that says what was installed where it worked.
-        python: the interpreter whose packages vary; None: the one that the command names.
+        given: what the user says of it.
+        events: of a watched run, which show what a Python program makes of its own settings; None: there was none.
 
     Raises:
         InputError: there is no such program, the sides do not differ, a setting has no place, or packages are to vary
@@ -288,192 +296,28 @@ def find_target(
             if script
             else "Check its name, its path and its permissions.",
         )
-    known = presets().get(preset) if preset else None
-    style = flag_style or (known.flag_style if known else "argparse")
-    if not good and good_packages is None:
-        raise InputError("Nothing says with which values the command works.", _TOLD)
-    typed_words, named_file = tuple(words), None
-    if known is not None and known.config_format:
-        named_file = _configured_by(words, bad)
-    if named_file is not None:  # as its trainer wants it: the file is the bad side, what stands behind it wins
-        words = [f"{{{CONFIG}}}" if word == named_file else word for word in words]
-        bad = [named_file, *bad]
+    if not given.good and given.good_packages is None and events is None:
+        raise InputError(
+            "Nothing says with which values the command works.", "For example --good lr=1e-6, or --good good.yaml."
+        )
     spelled: dict[str, list[tuple[Value, str]]] = {}
-    sides = _Files(good, "--good", spelled), _Files(bad, "--bad", spelled)
-    low, high = sides
-    if high.path is not None and low.path is None:
-        low.tree = {**high.tree}
-    paths = _leaves(low.tree, high.tree)
-    good_side, bad_side = (
-        {name: value for name, path in paths.items() if (value := _at(side.tree, path)) is not UNSET} for side in sides
-    )
-    for side, levels in ((low, good_side), (high, bad_side)):
-        for name, value in side.single.items():
-            paths.setdefault(name, tuple(name.split(".")))
-            levels[name] = value
-    pinned = _Files(pins, "--pin", spelled).single
-    wanted = {name: value for name, value in good_side.items() if name not in bad_side}
-    placed = {name for word in words for name in placeholders_in(word)}
-    if named_file is not None or not placed & {CONFIG, FLAGS}:  # then what both sides name may stand in the command
-        wanted = {name: value for name, value in good_side.items() if name not in placed}
-    parts = typed_in(words, _placed({**wanted, **pinned}), styles()[style])
-    for part in parts:
-        if not isinstance(part, str):
-            if named_file is None and not equal(bad_side.get(part.name, part.value), part.value):
-                raise InputError(
-                    f"The command gives {part.name} as {text_of(part.value)}, and --bad as "
-                    f"{text_of(bad_side[part.name])}.",
-                    "Say it once: what stands in the command is the bad value.",
-                )
-            bad_side[part.name] = part.value
-            text = part.words[-1] if not part.before else part.words[0].removeprefix(part.before)
-            if not part.switch:
-                spelled.setdefault(part.name, []).append((part.value, text))
-    installed = _packages_of(words, good_side, bad_side, pinned, good_packages, python)
-    good_side |= pinned
-    bad_side |= pinned
-    for name in (name for name in good_side if _of_variable(name)):
-        bad_side.setdefault(name, os.environ.get(name.removeprefix(VARIABLE), UNSET))
-    for levels in (good_side, bad_side):
-        for name, value in levels.items():
-            if _of_variable(name):
-                levels[name] = UNSET if value in (None, "", UNSET) else text_of(value)
-    good_side = {name: good_side.get(name, UNSET) for name in {**bad_side, **good_side}}
-    fmt = config_format or _suffix(high.path or low.path) or (known.config_format if known else "") or "yaml"
-    spelling = Spelling({name: tuple(values) for name, values in spelled.items()})
-    template = Template(parts, styles()[style], fmt, spelling, paths)
-    compared = _compared(good_side, bad_side, only, excluded)
-    varied = {name: level for name, level in installed.levels.items() if name in compared.good}
-    as_installed = installed.levels.keys() - varied.keys()
-    fixed = {name: value for name, value in compared.fixed.items() if name not in as_installed}
-    compared = replace(compared, fixed=fixed, packages=varied)
-    _check(template, [*(factor.name for factor in compared.factors), *pinned], good_side, bad_side)
-    return CommandTarget(
-        typed_words, Path(program).resolve(), template, compared, installed.python, installed.own, python is not None
-    )
+    good, bad = _Side(given.good, "--good", spelled), _Side(given.bad, "--bad", spelled)
+    paths = _compare_files(good, bad)
+    pinned = _Side(given.pins, "--pin", spelled).levels
+    parsed = parsed_in(events or (), good.levels)
+    added, reasons = _take_in(parsed, words, good.levels, bad.levels)
+    parts = _read_command(words, good.levels, bad.levels, pinned, spelled, parsed) + added
+    installed = _packages_of(words, good.levels, bad.levels, pinned, given)
+    _complete(good.levels, bad.levels, pinned)
+    sides = _compared(good.levels, bad.levels, given, installed.levels)
+    template = Template(parts, given.config_format or bad.format or good.format or "yaml", Spelling(spelled), paths)
+    _check(template, [*(factor.name for factor in sides.factors), *pinned], good.levels, bad.levels)
+    sides = Sides(sides.factors, sides.fixed, {**reasons, **sides.not_varied}, sides.packages)
+    own, first = installed.own, given.python is not None
+    return CommandTarget(tuple(words), Path(program).resolve(), template, sides, installed.python, own, first)
 
 
-def _configured_by(words: Sequence[str], bad: Sequence[Assignment]) -> str | None:
-    """The configuration file that a command names, where it names one and the bad side none."""
-    if any(isinstance(one, str) and "=" not in one for one in bad):
-        return None
-    files = [word for word in words[1:] if _suffix(Path(word)) and _is_file(word)]
-    return files[0] if len(files) == 1 else None
-
-
-class _Installed(NamedTuple):
-    """What a command has to do with packages.
-
-    Attributes:
-        python: the interpreter that it runs; "" if that is not known.
-        own: canonical name -> level, of all that is installed there, where packages vary.
-        levels: ``packages.NAME`` -> the good level, as uv takes it.
-    """
-
-    python: str
-    own: Mapping[str, str]
-    levels: Mapping[str, str | None]
-
-
-def _packages_of(
-    words: Sequence[str],
-    good: dict[str, Value],
-    bad: dict[str, Value],
-    pinned: dict[str, Value],
-    path: Path | None,
-    python: str | None,
-) -> _Installed:
-    """Find out which packages differ, and put them into both sides.
-
-    Raises:
-        InputError: the bad side names some; or they are to vary, and it is not known whose.
-    """
-    given = next((name for name in bad if name.startswith(PACKAGE)), None)
-    if given is not None:
-        raise InputError(
-            f"--bad {given}: what fails is what is installed where the command runs.",
-            "Name the version that works, with --good.",
-        )
-    levels = {named(name): checked_level(name, good.pop(name)) for name in list(good) if name.startswith(PACKAGE)}
-    pins = {named(name): checked_level(name, pinned.pop(name)) for name in list(pinned) if name.startswith(PACKAGE)}
-    if not (levels or pins or path):
-        if python is not None:
-            raise InputError(
-                "With a command of any kind --python says whose packages are varied, and none are.",
-                "Name the interpreter in the command, or say what varies: --good-packages FILE.",
-            )
-        with contextlib.suppress(InputError):
-            return _Installed(python_of(words), {}, {})
-        return _Installed("", {}, {})
-    python = python_of(words, python)
-    installed = installed_by(python)
-    if path is not None:
-        levels = {f"{PACKAGE}{name}": level for name, level in read_packages(path, installed).items()} | levels
-    own = installed.levels
-    differ: dict[str, str | None] = {}
-    for name, level in levels.items():
-        here = own.get(name.removeprefix(PACKAGE))
-        if level != here and name not in pins:
-            differ[name] = level
-            good[name], bad[name] = shown_levels(level, here)
-    pinned |= {name: level for name, level in pins.items() if level != own.get(name.removeprefix(PACKAGE))}
-    return _Installed(python, own, differ)
-
-
-def _compared(good: Configuration, bad: Configuration, only: Sequence[str], excluded: Sequence[str]) -> Sides:
-    factors = difference(good, bad)
-    taken = sorted(RECORDED.intersection(factor.name for factor in factors))
-    if taken:
-        raise InputError(
-            f"A setting cannot be called {taken[0]}: the table of trials has a column of that name.",
-            "Give its place in the command, and the setting, another name.",
-        )
-    known = [factor.name for factor in factors]
-    for option, name in naming_nothing(known, only, excluded):
-        raise InputError(
-            f"{option}: {name} does not differ between the good and the bad side.",
-            f"Those that do: {', '.join(known)}." if known else "Nothing does.",
-        )
-    left = left_out(known, only, excluded)
-    secret = next((name for side in (good, bad) for name, value in side.items() if hides(name, value)), None)
-    if secret is not None:
-        raise InputError(
-            f"{secret} holds a secret, which the files of the trials would keep.",
-            "Leave it out of the files and give it in the environment or in the command, which every trial has.",
-        )
-    if any("\0" in str(value) for side in (good, bad) for value in side.values()):
-        raise InputError("A value contains a NUL byte, which no command-line argument can.", "Leave it out.")
-    varied = tuple(factor for factor in factors if factor.name not in left)
-    if not varied:
-        what = "--only and --except leave nothing to vary" if left else "The good and the bad side do not differ"
-        raise InputError(
-            f"{what}.", "Give the values that fail with --bad or in the command, those that work with --good."
-        )
-    names = {factor.name for factor in varied}
-    return Sides(varied, {name: value for name, value in bad.items() if name not in names}, left)
-
-
-def _check(template: Template, names: Sequence[str], good: Configuration, bad: Configuration) -> None:
-    check_places(template, names, [*good, *bad], [name for name in names if name.startswith((VARIABLE, PACKAGE))])
-    for name in sorted(template.placeholders - {CONFIG, FLAGS, FOLDER}):
-        for side, levels in (("good", good), ("bad", bad)):
-            if levels.get(name, UNSET) is UNSET:
-                raise InputError(
-                    f"The command has {{{name}}}, and the {side} side gives no value for {name}.",
-                    f"Give one with --{side} {name}=..., or use {{flags}}, which leaves out what is not set.",
-                )
-
-
-def _of_variable(name: str) -> bool:
-    return name.startswith(VARIABLE)
-
-
-def _suffix(path: Path | None) -> str:
-    found = "" if path is None else {".yml": "yaml"}.get(path.suffix, path.suffix.lstrip("."))
-    return found if found in FORMATS else ""
-
-
-class _Files:
+class _Side:
     """One side as it was given.
 
     Args:
@@ -482,34 +326,43 @@ class _Files:
         spelled: takes up how values were typed.
 
     Attributes:
-        path: the last file; None if there is none.
-        tree: what the files hold, nested as they are.
-        single: the single values.
+        format: of the last file, "" if there is none.
+        tree: what the files hold, nested as they are; None if there is none.
+        levels: name -> value; at first, the single values.
     """
 
     def __init__(self, given: Sequence[Assignment], option: str, spelled: dict[str, list[tuple[Value, str]]]) -> None:
-        self.path: Path | None = None
-        self.tree: dict[str, Value] = {}
-        self.single: dict[str, Value] = {}
+        self.format = ""
+        self.tree: dict[str, Value] | None = None
+        self.levels: dict[str, Value] = {}
         for one in given:
             if isinstance(one, str) and "=" not in one:
-                self.path = Path(one)
-                if not self.path.is_file():
+                path = Path(one)
+                if not path.is_file():
                     raise InputError(f"There is no file {one}.", f"{option} takes a file or NAME=VALUE.")
-                self.tree |= read_config_file(self.path)
+                self.tree = {**(self.tree or {}), **read_config_file(path)}
+                suffix = {".yml": "yaml"}.get(path.suffix, path.suffix.lstrip("."))
+                self.format = suffix if suffix in FORMATS else ""
                 continue
             name, value = parse_assignment(one, option, read_value)
-            if name in self.single and not equal(self.single[name], value):
+            name = name.removeprefix(OWN)
+            if name in self.levels and not equal(self.levels[name], value):
                 raise InputError(f"{option} gives {name} twice.", "Give one value for each setting.")
-            self.single[name] = value
+            self.levels[name] = value
             if isinstance(one, str):
                 spelled.setdefault(name, []).append((value, one.partition("=")[2]))
 
 
-def _leaves(left: Mapping[str, Value], right: Mapping[str, Value]) -> dict[str, tuple[str, ...]]:
-    """Name -> keys of every setting of two nested mappings: what is a mapping on one side and none on the other is one
-    setting."""
-    return {".".join(path): path for path in _walk(left, right, ())}
+def _compare_files(good: _Side, bad: _Side) -> dict[str, tuple[str, ...]]:
+    """Put what the files hold into the levels of both sides, leaf by leaf; name -> keys of every setting there. What is
+    a mapping on one side and none on the other is one setting."""
+    if bad.tree is not None and good.tree is None:
+        good.tree = {**bad.tree}
+    paths = {".".join(path): path for path in _walk(good.tree or {}, bad.tree or {}, ())}
+    for side in (good, bad):
+        held = {name: value for name, path in paths.items() if (value := _at(side.tree, path)) is not UNSET}
+        side.levels = {**held, **side.levels}
+    return {name: tuple(name.split(".")) for name in {**good.levels, **bad.levels}} | paths
 
 
 def _walk(left: Value, right: Value, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -528,3 +381,175 @@ def _at(tree: Value, path: Sequence[str]) -> Value:
             return UNSET
         tree = tree[key]
     return tree
+
+
+def _take_in(
+    parsed: Parsed, words: Sequence[str], good: dict[str, Value], bad: dict[str, Value]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Complete both sides with a program's own settings that have a place: in its command, or in its environment.
+
+    Returns:
+        What the command has besides, where the good side gives what does not stand in it; name of a setting that is not
+        varied -> why.
+    """
+    reasons, added = dict(parsed.pinned), ()
+    for name, value in parsed.bad.items():
+        default = parsed.good.get(name, UNSET)
+        times = 1 if name.startswith(VARIABLE) else times_given(words, name, parsed.bad)
+        if times == 1:
+            bad[name] = value
+            good.setdefault(name, default)
+        elif name in good and default is not UNSET:  # the last value that a flag is given counts
+            bad[name] = value
+            added = (ALL_FLAGS,)
+        elif not equal(value, default):
+            reasons[name] = GIVEN_TWICE if times else NO_PLACE
+    return added, reasons
+
+
+def _read_command(
+    words: Sequence[str],
+    good: dict[str, Value],
+    bad: dict[str, Value],
+    pinned: Configuration,
+    spelled: dict[str, list[tuple[Value, str]]],
+    parsed: Parsed,
+) -> tuple[str | Typed, ...]:
+    """The arguments of a command, and in the bad side what it gives of what the good one names.
+
+    Raises:
+        InputError: it gives one value, and --bad another.
+    """
+    placed = {name for word in words for name in placeholders_in(word)}
+    named = {name: value for name, value in good.items() if name not in placed}
+    if placed & {CONFIG, FLAGS}:  # what both sides name goes there
+        named = {name: value for name, value in good.items() if name not in bad}
+    parts = typed_in(words, _placed({**named, **pinned}), parsed.bad)
+    for part in parts:
+        if isinstance(part, str):
+            continue
+        if not equal(bad.get(part.name, part.value), part.value):
+            raise InputError(
+                f"The command gives {part.name} as {text_of(part.value)}, and --bad as {text_of(bad[part.name])}.",
+                "Say it once: what stands in the command is the bad value.",
+            )
+        bad[part.name] = part.value
+        if part.text is not None:
+            spelled.setdefault(part.name, []).append((part.value, part.text))
+    return parts
+
+
+class _Installed(NamedTuple):
+    """What a command has to do with packages.
+
+    Attributes:
+        python: the interpreter that it runs; "" if that is not known.
+        own: canonical name -> level, of all that is installed there, where packages vary.
+        levels: ``packages.NAME`` -> the good level, as uv takes it.
+    """
+
+    python: str
+    own: Mapping[str, str]
+    levels: Mapping[str, str | None]
+
+
+def _packages_of(
+    words: Sequence[str], good: dict[str, Value], bad: dict[str, Value], pinned: dict[str, Value], given: Given
+) -> _Installed:
+    """Find out which packages differ, and put them into both sides.
+
+    Raises:
+        InputError: the bad side names some; or they are to vary, and it is not known whose.
+    """
+    failing = next((name for name in bad if name.startswith(PACKAGE)), None)
+    if failing is not None:
+        raise InputError(
+            f"--bad {failing}: what fails is what is installed where the command runs.",
+            "Name the version that works, with --good.",
+        )
+    levels, pins = (
+        {named(name): checked_level(name, side.pop(name)) for name in list(side) if name.startswith(PACKAGE)}
+        for side in (good, pinned)
+    )
+    if not (levels or pins or given.good_packages):
+        if given.python is not None:
+            raise InputError(
+                "With a command of any kind --python says whose packages are varied, and none are.",
+                "Name the interpreter in the command, or say what varies: --good-packages FILE.",
+            )
+        with contextlib.suppress(InputError):
+            return _Installed(python_of(words), {}, {})
+        return _Installed("", {}, {})
+    python = python_of(words, given.python)
+    installed = installed_by(python)
+    if given.good_packages is not None:
+        read = read_packages(given.good_packages, installed)
+        levels = {f"{PACKAGE}{name}": level for name, level in read.items()} | levels
+    own = installed.levels
+    differ: dict[str, str | None] = {}
+    for name, level in levels.items():
+        here = own.get(name.removeprefix(PACKAGE))
+        if level != here and name not in pins:
+            differ[name] = level
+            good[name], bad[name] = shown_levels(level, here)
+    pinned |= {name: level for name, level in pins.items() if level != own.get(name.removeprefix(PACKAGE))}
+    return _Installed(python, own, differ)
+
+
+def _complete(good: dict[str, Value], bad: dict[str, Value], pinned: Configuration) -> None:
+    """Put into both sides what is the same on both, and what the other one names; variables are text, or not set."""
+    good |= pinned
+    bad |= pinned
+    for name in (name for name in good if name.startswith(VARIABLE)):
+        bad.setdefault(name, os.environ.get(name.removeprefix(VARIABLE), UNSET))
+    for side in (good, bad):
+        for name in (name for name in side if name.startswith(VARIABLE)):
+            side[name] = UNSET if side[name] in (None, "", UNSET) else text_of(side[name])
+    for name in bad:
+        good.setdefault(name, UNSET)
+
+
+def _compared(good: Configuration, bad: Configuration, given: Given, levels: Mapping[str, str | None]) -> Sides:
+    factors = difference(good, bad)
+    taken = sorted(RECORDED.intersection(factor.name for factor in factors))
+    if taken:
+        raise InputError(
+            f"A setting cannot be called {taken[0]}: the table of trials has a column of that name.",
+            "Give its place in the command, and the setting, another name.",
+        )
+    known = [factor.name for factor in factors]
+    for option, name in naming_nothing(known, given.only, given.excluded):
+        raise InputError(
+            f"{option}: {name} does not differ between the good and the bad side.",
+            f"Those that do: {', '.join(known)}." if known else "Nothing does.",
+        )
+    left = left_out(known, given.only, given.excluded)
+    secret = next((name for side in (good, bad) for name, value in side.items() if hides(name, value)), None)
+    if secret is not None:
+        raise InputError(
+            f"{secret} holds a secret, which the files of the trials would keep.",
+            "Leave it out of the files and give it in the environment or in the command, which every trial has.",
+        )
+    if any("\0" in str(value) for side in (good, bad) for value in side.values()):
+        raise InputError("A value contains a NUL byte, which no command-line argument can.", "Leave it out.")
+    varied = tuple(factor for factor in factors if factor.name not in left)
+    if not varied:
+        what = "--only and --except leave nothing to vary" if left else "The good and the bad side do not differ"
+        raise InputError(
+            f"{what}.", "Give the values that fail with --bad or in the command, those that work with --good."
+        )
+    names = {factor.name for factor in varied}
+    # A package that differs and is not varied is there as it is installed.
+    fixed = {name: value for name, value in bad.items() if name not in names and name not in levels}
+    return Sides(varied, fixed, left, {name: level for name, level in levels.items() if name in names})
+
+
+def _check(template: Template, names: Sequence[str], good: Configuration, bad: Configuration) -> None:
+    check_places(template, names, [*good, *bad], [name for name in names if name.startswith((VARIABLE, PACKAGE))])
+    for name in sorted(template.placeholders - {CONFIG, FLAGS, FOLDER}):
+        for side, levels in (("good", good), ("bad", bad)):
+            if levels.get(name, UNSET) is UNSET:
+                raise InputError(
+                    f"The command has {{{name}}}, and the {side} side gives no value for {name}.",
+                    f"Give one with --{side} {name}=..., or use {{flags}}, which leaves out what is not set.",
+                )

@@ -1,9 +1,9 @@
-"""A command of any kind with places for settings in it, and what it becomes for a trial.
+"""A command with places for settings in it, and what it becomes for a trial.
 
 Only these ``{words}`` are replaced; ``{{`` is a brace, and every other brace is text:
 
     {config}   the path of a file, written for the trial, with the settings that have no place of their own
-    {flags}    the same settings as flags; an argument of its own, which becomes as many as there are
+    {flags}    the same settings as argparse reads them: ``--name value``, a true switch as ``--name``, a false one not
     {name}     the value of one setting
     {folder}   the trial's own folder, empty, where the command can write
 
@@ -15,17 +15,14 @@ Arguments are a list from beginning to end, and no shell reads them: what a valu
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from types import MappingProxyType
 
 from bisect_cfg.configuration import UNSET, Configuration, Value, equal
 from bisect_cfg.errors import InputError
-from bisect_cfg.parameters import parameter
-from bisect_cfg.probe.redact import is_secret_name
 from bisect_cfg.targets.names import number_of
 
 CONFIG, FLAGS, FOLDER = "config", "flags", "folder"
@@ -33,74 +30,11 @@ CONFIG, FLAGS, FOLDER = "config", "flags", "folder"
 
 ALL_FLAGS = "{flags}"
 
-PRESETS = Path(__file__).parent / "presets.yaml"
+FORMATS = ("yaml", "json", "toml")
+"""Of a configuration file."""
 
 _PLACEHOLDER = re.compile(r"\{\{|\{([^\W\d][\w.\-/]*)\}")
-_ODD = re.compile(r"\{(?=[^{}]* )[\w.\-/ ]+\}")
-_HYDRA_PLAIN = re.compile(r"[A-Za-z0-9_.\-/:@%+?|]+")
-"""What Hydra's grammar takes without quotes (https://hydra.cc/docs/advanced/override_grammar/basic/)."""
-
 _WORDS = {"true": True, "false": False, "none": None, "null": None, "~": None}
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a program takes settings on its command line.
-
-    Attributes:
-        prefix: what a flag begins with.
-        joint: what stands between a flag and its value; "" if the value is an argument of its own.
-        switches: whether true is the flag alone, and false nothing at all.
-        dashes: whether names have dashes in place of underscores.
-        quoted: whether values are quoted as Hydra's grammar wants it.
-        nothing: the text for None; "" if the flag is left out then.
-        negated: what the name of a switch that is false begins with; "" if it is left out then.
-    """
-
-    prefix: str = ""
-    joint: str = ""
-    switches: bool = True
-    dashes: bool = False
-    quoted: bool = False
-    nothing: str = ""
-    negated: str = ""
-
-
-@dataclass(frozen=True)
-class Preset:
-    """What is known of a trainer's command line.
-
-    Attributes:
-        flag_style: name of its style.
-        config_format: of the files that it reads, "" if it reads none.
-        why: what that rests on, in words.
-        source: where that is to be seen.
-    """
-
-    flag_style: str
-    why: str
-    source: str
-    config_format: str = ""
-
-
-@functools.cache
-def _table() -> Mapping[str, Mapping[str, Mapping[str, Value]]]:
-    import yaml
-
-    return yaml.safe_load(PRESETS.read_text(encoding="utf-8"))
-
-
-def styles() -> dict[str, Style]:
-    """All styles by name."""
-    return {name: Style(**row) for name, row in _table()["styles"].items()}
-
-
-def presets() -> dict[str, Preset]:
-    """All presets by name."""
-    return {name: Preset(**row) for name, row in _table()["presets"].items()}
-
-
-# -------------------------------------------------------------------------------------------------- values as texts
 
 
 def read_value(text: str) -> Value:
@@ -128,6 +62,21 @@ def text_of(value: Value) -> str:
     return repr(value)
 
 
+def flag_of(flag: str, value: Value, text: str) -> list[str]:
+    """A flag as argparse reads it; [] where it is to be left out.
+
+    Args:
+        flag: with its dashes.
+        value: of the setting.
+        text: that value as text.
+    """
+    if value is UNSET or value is None or value is False:
+        return []
+    if value is True:
+        return [flag]
+    return [flag, *map(text_of, value)] if isinstance(value, list) else [flag, text]
+
+
 @dataclass(frozen=True)
 class Spelling:
     """How values were typed: ``1e-3`` is a number to us, and the program gets what was written.
@@ -136,14 +85,11 @@ class Spelling:
         typed: name of a setting -> its values with their texts.
     """
 
-    typed: Mapping[str, tuple[tuple[Value, str], ...]]
+    typed: Mapping[str, Sequence[tuple[Value, str]]]
 
     def text(self, name: str, value: Value) -> str:
         """The text of a value, as it was typed if it was."""
         return next((text for known, text in self.typed.get(name, ()) if equal(known, value)), text_of(value))
-
-
-# ---------------------------------------------------------------------------------------------------- the command
 
 
 @dataclass(frozen=True)
@@ -155,7 +101,7 @@ class Typed:
         words: the arguments that give it.
         value: that they give it.
         before: what stands in front of the value in the same argument (``--lr=``); "" for an argument of its own.
-        switch: whether it is a flag alone.
+        switch: whether it is a flag alone, which is left out for another truth value.
     """
 
     name: str
@@ -164,23 +110,23 @@ class Typed:
     before: str = ""
     switch: bool = False
 
-    def put(self, value: Value, spelling: Spelling, style: Style) -> list[str]:
-        """The arguments with another value."""
+    @property
+    def text(self) -> str | None:
+        """The text of its value; None where it has none of its own."""
+        if self.switch or len(self.words) > 2:
+            return None
+        return self.words[0].removeprefix(self.before) if self.before else self.words[-1]
+
+    def put(self, value: Value, spelling: Spelling) -> list[str]:
+        """The arguments with another value; none if it is not set."""
         if equal(value, self.value):
             return list(self.words)
-        if value is None and self.before and not self.before.startswith("-") and style.nothing:
-            return [self.before + style.nothing]
-        if value is UNSET or value is None or (self.switch and value is False and not style.negated):
+        if value is UNSET or value is None or (self.switch and isinstance(value, bool)):
             return []
-        if self.switch and isinstance(value, bool) and style.negated:
-            return [_switch(self.name, value, style)]
         text = spelling.text(self.name, value)
-        if self.switch:
-            return list(self.words) if value is True else [*self.words, text]
         if self.before:
-            is_flag = self.before.startswith("-")
-            return [self.before + (text if is_flag else _quoted(text, value, style))]
-        return [self.words[0], text]
+            return [self.before + text]
+        return [self.words[0], *map(text_of, value)] if isinstance(value, list) else [self.words[0], text]
 
 
 @dataclass(frozen=True)
@@ -189,14 +135,12 @@ class Template:
 
     Attributes:
         parts: its arguments in their order: text with placeholders, or settings as they were typed.
-        style: of flags.
         config_format: "yaml", "json" or "toml".
         spelling: how values were typed.
         paths: name of a setting -> its keys in a configuration file; a name that is missing is one key.
     """
 
     parts: tuple[str | Typed, ...]
-    style: Style
     config_format: str
     spelling: Spelling
     paths: Mapping[str, tuple[str, ...]]
@@ -211,11 +155,6 @@ class Template:
     def typed(self) -> frozenset[str]:
         """Settings that stand in it as they were typed."""
         return frozenset(part.name for part in self.parts if isinstance(part, Typed))
-
-    def rest(self, configuration: Configuration) -> dict[str, Value]:
-        """What has no place of its own, and so goes into {config} or {flags}."""
-        own = self.placeholders | self.typed
-        return {name: value for name, value in configuration.items() if name not in own and value is not UNSET}
 
     def words(self, configuration: Configuration, config: str, folder: str) -> list[str]:
         """The command of a trial.
@@ -236,30 +175,18 @@ class Template:
         words: list[str] = []
         for part in self.parts:
             if isinstance(part, Typed):
-                words += part.put(configuration.get(part.name, UNSET), self.spelling, self.style)
+                words += part.put(configuration.get(part.name, UNSET), self.spelling)
             elif part == ALL_FLAGS:
-                for name, value in self.rest(configuration).items():
-                    words += self._flag(name, value)
+                for name, value in self._rest(configuration).items():
+                    words += flag_of(f"--{name}", value, self.spelling.text(name, value))
             else:
                 words.append(_PLACEHOLDER.sub(put, part))
         return words
 
-    def _flag(self, name: str, value: Value) -> list[str]:
-        style = self.style
-        flag = style.prefix + (name.replace("_", "-") if style.dashes else name)
-        if style.switches and isinstance(value, bool):
-            return [_switch(name, value, style)] if value or style.negated else []
-        if value is None:
-            return [flag + style.joint + style.nothing] if style.nothing else []
-        if isinstance(value, list) and not style.joint:
-            return [flag, *map(text_of, value)]
-        text = _quoted(self.spelling.text(name, value), value, style)
-        return [flag + style.joint + text] if style.joint else [flag, text]
-
     def config(self, configuration: Configuration) -> str:
         """The content of the configuration file of a trial."""
         nested: dict[str, Value] = {}
-        for name, value in self.rest(configuration).items():
+        for name, value in self._rest(configuration).items():
             *above, last = self.paths.get(name, (name,))
             inner = nested
             for key in above:
@@ -269,24 +196,15 @@ class Template:
             inner[last] = value
         return _written(nested, self.config_format)
 
-
-def _switch(name: str, value: bool, style: Style) -> str:
-    return style.prefix + ("" if value else style.negated) + (name.replace("_", "-") if style.dashes else name)
+    def _rest(self, configuration: Configuration) -> dict[str, Value]:
+        """What has no place of its own, and so goes into {config} or {flags}."""
+        own = self.placeholders | self.typed
+        return {name: value for name, value in configuration.items() if name not in own and value is not UNSET}
 
 
 def placeholders_in(text: str) -> list[str]:
     """The words in braces of an argument."""
     return [found[1] for found in _PLACEHOLDER.finditer(text) if found[1] is not None]
-
-
-def _quoted(text: str, value: Value, style: Style) -> str:
-    """A value for Hydra, where its grammar would read a text as something else."""
-    if not style.quoted or not isinstance(value, str):
-        return text
-    if _HYDRA_PLAIN.fullmatch(text) and isinstance(read_value(text), str):  # null and 1e-3 are no texts to it
-        return text
-    escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)  # backslashes count in front of a quote, and at the end
-    return "'" + re.sub(r"(\\+)$", r"\1\1", escaped) + "'"
 
 
 def _written(nested: Mapping[str, Value], config_format: str) -> str:
@@ -311,7 +229,9 @@ def _without_none(value: Value) -> Value:
 # ------------------------------------------------------------------------------------- settings as they were typed
 
 
-def typed_in(words: Sequence[str], good: Configuration, style: Style | None = None) -> tuple[str | Typed, ...]:
+def typed_in(
+    words: Sequence[str], good: Configuration, parsed: Configuration = MappingProxyType({})
+) -> tuple[str | Typed, ...]:
     """Find the settings of the good side among the arguments of a command.
 
     Without guessing: the flag has the setting's name, it is there once, and what follows it is its value. Where the
@@ -320,17 +240,17 @@ def typed_in(words: Sequence[str], good: Configuration, style: Style | None = No
     Args:
         words: of the command.
         good: name -> good value.
-        style: of flags; None: argparse's.
+        parsed: name -> what the program was seen to make of it, where that is known.
 
     Raises:
         InputError: a setting is given twice, its flag lacks a value, or may have several.
     """
-    parts: list[str | Typed] = []
-    names = {_plain(name): name for name in good}
+    parts: list[str | Typed] = list(words[:1])
+    names = {plain: name for name in good for plain in _flags_of(name, parsed)}
     seen: set[str] = set()
-    position = 0
+    position = 1
     while position < len(words):
-        found = _typed_at(words, position, names, good, style or Style()) if position else None
+        found = _typed_at(words[position:], names, good, parsed)
         if found is None:
             parts.append(words[position])
             position += 1
@@ -346,25 +266,15 @@ def typed_in(words: Sequence[str], good: Configuration, style: Style | None = No
     return tuple(parts)
 
 
-_NEEDED = re.compile(r"(?:^|_)(?:configs?|models?|data|datasets?|paths?|dirs?|files?|names?|outputs?|tokens?)(?:_|$)")
-"""In the name of a flag without which a script has nothing to train."""
+def times_given(words: Sequence[str], name: str, parsed: Configuration) -> int:
+    """How often a command gives a setting."""
+    given = (word for word in words[1:] if word.startswith("-") or "=" in word)
+    return sum(_plain(word.partition("=")[0].lstrip("-+")) in _flags_of(name, parsed) for word in given)
 
 
-def own_flags(words: Sequence[str], known: Collection[str]) -> dict[str, Value]:
-    """Flags of a script's own: name -> value as typed, true of a switch.
-
-    Args:
-        words: after the script on its command line.
-        known: names of settings that are varied, or not, as such.
-    """
-    found: dict[str, Value] = {}
-    for word, after in zip(words, [*words[1:], "--"], strict=False):
-        name, joint, value = word[2:].partition("=")
-        plain = _plain(name)
-        needed = not plain or plain in known or parameter(plain).pinned or _NEEDED.search(plain)
-        if word.startswith("--") and not needed and not is_secret_name(plain, value):
-            found[name] = value if joint else True if after.startswith("--") else after
-    return found
+def _flags_of(name: str, parsed: Configuration) -> list[str]:
+    """What the flag of a setting may be called: ``--no-cache`` makes ``cache`` false."""
+    return [_plain(name), f"no_{_plain(name)}"] if parsed.get(name) is False else [_plain(name)]
 
 
 def _plain(name: str) -> str:
@@ -372,42 +282,40 @@ def _plain(name: str) -> str:
 
 
 def _typed_at(
-    words: Sequence[str], position: int, names: Mapping[str, str], good: Configuration, style: Style
+    words: Sequence[str], names: Mapping[str, str], good: Configuration, parsed: Configuration
 ) -> Typed | None:
-    word = words[position]
-    off = style.negated and names.get(_plain(word.removeprefix(style.prefix + style.negated)))
-    if off and word.startswith(style.prefix + style.negated):
-        return Typed(off, (word,), False, switch=True)
+    """The setting that the first of some words gives; None if it gives none of them."""
+    word = words[0]
     before, equals, text = word.partition("=")
     name = names.get(_plain(before.lstrip("-" if before.startswith("-") else "+")))
-    if name is None or _placeheld(word):
+    if name is None or placeholders_in(word):
         return None
     if equals:
-        return Typed(name, (word,), read_value(text), before + "=")
+        return Typed(name, (word,), parsed.get(name, read_value(text)), before + "=")
     if not word.startswith("-"):
         return None
+    several = parsed.get(name)
+    if isinstance(several, list):
+        return Typed(name, tuple(words[: 1 + len(several)]), several)
     if isinstance(good[name], list):
         raise InputError(
             f"Cannot tell how many of the words after {word} are its values.",
             f"Write {{flags}} in their place, and --bad {name}=[...].",
         )
-    following = words[position + 1] if position + 1 < len(words) else None
+    following = words[1] if len(words) > 1 else None
     value = None if following is None else read_value(following)
     alone = following is None or (following.startswith("-") and not isinstance(value, (int, float)))
     if (isinstance(good[name], bool) and not isinstance(value, bool)) or (good[name] is None and alone):
-        return Typed(name, (word,), True, switch=True)
+        return Typed(name, (word,), parsed.get(name, True), switch=True)
     if alone:
         raise InputError(
             f"{word} has no value in the command, and the good side gives it {text_of(good[name])}.",
             f"If it is a switch, say --good {name}=false; else give its value after it.",
         )
-    if _placeheld(following):
-        return None
-    return Typed(name, (word, following), value)
+    return None if placeholders_in(following) else Typed(name, (word, following), parsed.get(name, value))
 
 
-def _placeheld(word: str) -> bool:
-    return bool(placeholders_in(word))
+# ----------------------------------------------------------------------------------------------- a place for everything
 
 
 def check_places(
@@ -432,9 +340,10 @@ def check_places(
             f"The command has {{{name}}}, and neither side gives a value for {name}.",
             f"Give one (--bad {name}=..., --good {name}=...), or write {{{{{name}}} where the text itself is meant.",
         )
-    for part in template.parts:
-        if isinstance(part, str) and FLAGS in placeholders_in(part) and part != ALL_FLAGS:
-            raise InputError(f"{{flags}} is several arguments, and cannot be part of one: {part}", "Write it alone.")
+    texts = [part for part in template.parts if isinstance(part, str)]
+    within = next((text for text in texts if FLAGS in placeholders_in(text) and text != ALL_FLAGS), None)
+    if within is not None:
+        raise InputError(f"{{flags}} is several arguments, and cannot be part of one: {within}", "Write it alone.")
     if {CONFIG, FLAGS} <= there:
         raise InputError(
             "The command has {config} and {flags}: a setting would be given twice.",
@@ -442,25 +351,8 @@ def check_places(
         )
     placeless = sorted(set(factors) - there - template.typed - set(carried))
     if placeless and not there & {CONFIG, FLAGS}:
-        shown = ", ".join(placeless)
-        odd = next((name for name in placeless if not _PLACEHOLDER.fullmatch(f"{{{name}}}")), None)
-        if odd is not None:
-            raise InputError(
-                f"{odd} cannot be the name of a place: those have letters, digits, _ . - and / alone.",
-                "Give it another name, or write {flags} or {config}.",
-            )
-        odd = next(
-            (found[0] for part in template.parts if isinstance(part, str) and (found := _ODD.search(part))), None
-        )
-        if odd is not None:
-            raise InputError(
-                f"{odd} in the command is not a placeholder: its name may have only letters, digits, _ . - and /.",
-                f"Write {{{placeless[0]}}} where the program is to be given it.",
-            )
-        nothing = not (there - {FOLDER}) and not template.typed
-        what = "Nothing in the command takes a setting" if nothing else f"Nothing in the command takes {shown}"
         raise InputError(
-            f"{what}: no placeholder{'' if nothing else ' of that name'}, and no argument that gives it.",
+            f"Nothing in the command takes {', '.join(placeless)}: no placeholder, and no argument that gives it.",
             f"Write {{flags}}, {{config}} or {{{placeless[0]}}} where the program is to be given "
-            f"{'it' if len(placeless) == 1 else 'them'}.",
+            f"{'it' if len(placeless) == 1 else 'them'}; a {{placeholder}} has letters, digits, _ . - and / alone.",
         )

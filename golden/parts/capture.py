@@ -84,7 +84,7 @@ def answer(case: dict, made: str) -> object:
         os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         os.chdir(scripts)
         try:
-            shown = captured(words, Options(preset=case.get("preset"), **given), folder / "study", made)
+            shown = captured(words, Options(**given), folder / "study", made)
         except InputError as error:
             shown = {"refused": error.message, "advice": error.advice}
         finally:

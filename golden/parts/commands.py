@@ -131,7 +131,6 @@ COMMANDS = {
     "bisect --good a=0 --bad a=127 -- {python} -S status.py {a}": "127",
     "bisect --good a=0 --bad a=125 -- {python} -S status.py {a}": "125",
     "bisect --good a=3 --bad a=3 --good b=1 --bad b=2 -- {python} -S status.py {a} {b}": "--good good.yaml",
-    "bisect --preset nosuch --good a=1 -- echo": "nosuch openrlhf verl --preset",
     # studies and logs
     "report nosuch": "nosuch",
     "report other": "other",

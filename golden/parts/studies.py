@@ -22,7 +22,7 @@ USUAL = {
     "unclipped_reward": "{here}",
     "collapse": "{here}",
     "lr_temperature": "{here}",
-    "openrlhf_illegal_memory": "--preset openrlhf --good {here}/good.yaml -- {command}",
+    "openrlhf_illegal_memory": "--good {here}/good.yaml -- {command}",
     "launcher": f"{ONE_STEP} --only launch.launcher --only learning_rate --only temperature --good {{here}}/good.yaml "
     "-- {command}",
     "fsdp_ref_model": f"{ONE_STEP} --only beta --only launch.distributed_type --only learning_rate --only temperature "

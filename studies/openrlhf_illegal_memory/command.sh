@@ -1,7 +1,7 @@
 #!/bin/sh
 # The command of OpenRLHF/OpenRLHF#815, behind `ray job submit ... --`, with the stand-in in place of the module.
 cd "$(dirname "$0")" || exit
-exec bisect-cfg bisect "$@" --preset openrlhf --good good.yaml -- python3 train_ppo_ray.py \
+exec bisect-cfg bisect "$@" --good good.yaml -- python3 train_ppo_ray.py \
    --ref_num_nodes 1 --ref_num_gpus_per_node 2 --reward_num_nodes 0 --reward_num_gpus_per_node 0 \
    --actor_num_nodes 1 --actor_num_gpus_per_node 2 --colocate_actor_ref \
    --vllm_num_engines 2 --vllm_tensor_parallel_size 1 --enforce_eager \

@@ -67,11 +67,11 @@ def test_sort(tool):
 
 def test_ruff_with_flags(tool):
     (tool.folder / "m.py").write_text("x = 1\n")
-    (tool.folder / "bad.yaml").write_text("no-cache: true\nadd-noqa: true\nisolated: true\nshow_files: true\n")
+    (tool.folder / "bad.yaml").write_text("no-cache: true\nadd-noqa: true\nisolated: true\nshow-files: true\n")
     (tool.folder / "good.yaml").write_text("no-cache: true\n")
-    sides = ("--good", "good.yaml", "--bad", "bad.yaml", "--flag-style", "gnu")
+    sides = ("--good", "good.yaml", "--bad", "bad.yaml")
     result = bisected(tool, *sides, "--", sys.executable, "-m", "ruff", "check", "{flags}", "m.py")
-    assert causes_of(result) == [["add-noqa", "show_files"]]
+    assert causes_of(result) == [["add-noqa", "show-files"]]
     assert "cannot be used with" in result["failure"]["message"]
     assert list(result["recommendation"]["changes"].values()) == [{"from": True, "to": "(unset)"}]
 
@@ -129,7 +129,7 @@ def test_the_study_of_openrlhf(tool):
     expected = json.loads((STUDY / "expected.json").read_text())
     words = (STUDY / "command.sh").read_text().partition("-- ")[2].replace("\\\n", " ").split()
     words[1] = str(STUDY / words[1])
-    said = tool("bisect", "--preset", "openrlhf", "--good", STUDY / "good.yaml", "--jobs", "2", "--", *words)
+    said = tool("bisect", "--good", STUDY / "good.yaml", "--jobs", "2", "--", *words)
     assert said.status == 0, said.all
     tool.assert_nothing_left()
     result = result_of(tool)
@@ -141,7 +141,7 @@ def test_the_study_of_openrlhf(tool):
     assert result["failure"]["message"] == "RuntimeError: CUDA error: an illegal memory access was encountered"
     found = result["recommendation"]  # which of the two is given up less, their times have a say in
     assert found["verified"] and any(way["ranges"] for way in (found, *found["alternatives"]))
-    again = tool("bisect", "--preset", "openrlhf", "--good", STUDY / "good.yaml", "--jobs", "2", "--", *words)
+    again = tool("bisect", "--good", STUDY / "good.yaml", "--jobs", "2", "--", *words)
     assert again.status == 0 and len(result_of(tool)["trials"]) == len(result["trials"]), "nothing is run again"
 
 
@@ -297,7 +297,7 @@ def test_from_python(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "f").write_text("b\na\n")
     sides = {"good": {"check": False, "key": 1}, "bad": {"check": True, "key": 2}}
-    report = bisect_cfg.bisect(command=["sort", "{flags}", "f"], flag_style="gnu", recommend=False, **sides)
+    report = bisect_cfg.bisect(command=["sort", "{flags}", "f"], recommend=False, **sides)
     assert [cause.parameters for cause in report.causes] == [("check",)] and report.complete
     for wrong in ({}, {"command": "sort x"}, {"target": "x", "command": ["y"]}):
         with pytest.raises(TypeError, match="takes a target"):
@@ -317,10 +317,10 @@ def test_a_script_that_is_edited_while_its_command_is_bisected_stops_the_study(t
     (tool.folder / "deeper.py").write_text("limit = 1\n")
     (tool.folder / "render.py").write_text(
         "import helper, os, sys\n"
-        "if len(os.listdir('s/trials')) == 3: open('deeper.py', 'a').write('x = 1\\n')\n"
+        "if len(os.listdir('s/trials')) == 4: open('deeper.py', 'a').write('x = 1\\n')\n"
         "sys.exit('--workers 8 --fast' in ' '.join(sys.argv))\n"
     )
-    sides = ["--good", "workers=1", "--good", "fast=false", "--good", "quality=low", "--flag-style", "argparse"]
+    sides = ["--good", "workers=1", "--good", "fast=false", "--good", "quality=low"]
     command = ["bisect", "--study", "s", *sides, "--no-recommend", "--", sys.executable, "render.py"]
     flags = ["--workers", "8", "--fast", "--quality", "high"]
     said = tool(*command, *flags)

@@ -582,7 +582,7 @@ LINES = (
     "--failure any --prior flat --start cold --max-trials 9 --max-seconds 60.0 --storage sqlite:///x.db --env-cache e "
     "--no-where --no-recommend --no-environments --margin 0.2 --ratio 2.0 --verify-steps 40 --verify-seeds 5 "
     "--remedies 2 --keep beta -- --lr 'a b'",
-    "--good a=1 --bad b.yaml --preset verl --flag-style hf --config-format json --good-packages f.txt -- sort {flags}",
+    "--good a=1 --bad b.yaml --config-format json --good-packages f.txt -- sort {flags}",
     ".",
 )
 """Command lines with every option."""

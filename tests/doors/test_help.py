@@ -100,7 +100,7 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> pexpect.spawn:
         ("bisect-cfg bisect trai", "bisect-cfg bisect train_it.py "),
         ("bisect-cfg report ", "bisect-cfg report bisect-cfg-studies/mine "),
         ("bisect-cfg report x --format m", "bisect-cfg report x --format md "),
-        ("bisect-cfg bisect --preset ve", "bisect-cfg bisect --preset verl "),
+        ("bisect-cfg bisect --config-format t", "bisect-cfg bisect --config-format toml "),
     ],
 )
 def test_a_tab_completes_in_bash(bash, begun, completed):

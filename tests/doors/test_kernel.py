@@ -29,7 +29,6 @@ if "--check" in sys.argv:
 BISECT = f"""import bisect_cfg
 report = bisect_cfg.bisect(
     command=[{sys.executable!r}, "-c", {COMMAND!r}, "{{flags}}"],
-    flag_style="gnu",
     good={{"check": False, "output": False, "unique": False}},
     bad={{"check": True, "output": True, "unique": True}},
     study="study",

@@ -218,10 +218,10 @@ def test_a_secret_within_a_value_of_any_command(tool):
     )
     words = ("--workers", "8", "--fast", "--quality", f"hub_token={FLAG}")
     good = ("--good", "workers=1", "--good", "fast=false", "--good", "quality=low")
-    said = tool("bisect", "--study", "s", "--flag-style", "argparse", *good, "--", "python", "render.py", *words)
+    said = tool("bisect", "--study", "s", *good, "--", "python", "render.py", *words)
     assert said.status == 0 and FLAG not in said.all, said.all
     assert (tool.folder / "s/safe_config.yaml").exists() and files_with(tool.folder / "s", FLAG) == []
-    again = tool("bisect", "--study", "s", "--flag-style", "argparse", *good, "--", "python", "render.py", *words)
+    again = tool("bisect", "--study", "s", *good, "--", "python", "render.py", *words)
     assert again.status == 0 and len(list((tool.folder / "s/trials").iterdir())) > 4, again.all
 
 

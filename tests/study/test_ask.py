@@ -181,7 +181,6 @@ def study(tmp_path, monkeypatch):
     good = {"check": False, "output": "none", "unique": False}
     return bisect_cfg.bisect(
         command=["sort", "{flags}", "f"],
-        flag_style="gnu",
         good=good,
         bad={"check": True, "output": "o.txt", "unique": True},
         study=tmp_path / "study",
@@ -212,7 +211,6 @@ def test_a_command_is_asked_in_its_study(study, tmp_path) -> None:
     assert "output: p.txt" in page and "asked by hand" in page
     again = bisect_cfg.bisect(
         command=["sort", "{flags}", "f"],
-        flag_style="gnu",
         good={"check": False, "output": "none", "unique": False},
         bad={"check": True, "output": "o.txt", "unique": True},
         study=tmp_path / "study",

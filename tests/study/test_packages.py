@@ -180,7 +180,7 @@ def test_packages_of_any_command(made):
     value = "two words; $HOME 'é'"
     for number, (options, words) in enumerate([
         (("--python", made.python), ("sh", "run.sh")),
-        (("--flag-style", "argparse"), (made.python, "-u", "prog.py")),
+        ((), (made.python, "-u", "prog.py")),
     ]):  # fmt: skip
         said = made("bisect", *sides, *options, "--study", f"studies/{number}", "--", *words, "--fast", "--text", value)
         assert said.status == 0, said.all
@@ -205,7 +205,7 @@ def test_packages_of_any_command(made):
         (("--good-packages", "good.txt", "--only", "packages.p5", "--jobs", 2), ["packages.p5"]),  # others as they are
         (("--good", "fast=false", "--pin", f"packages.p5=@ {wheel_of}"), None),  # cured by the pin
     ):
-        options = ("--no-recommend", "--flag-style", "argparse", "--restart", "--study", "studies/3", *options)
+        options = ("--no-recommend", "--restart", "--study", "studies/3", *options)
         said = made("bisect", *options, "--", made.python, "prog.py", "--fast")
         result = json.loads((made.folder / "studies/3/result.json").read_text())
         assert [sorted(one["parameters"]) for one in result["causes"]] == ([cause] if cause else []), said.all
@@ -227,6 +227,6 @@ def test_an_environment_that_cannot_be_built_anew_the_same(made):
     found.unlink()  # a hard link into uv's cache
     found.write_text("version = '2.0'\nbroken = True\n")
     (made.folder / "prog.py").write_text("import p5\nif hasattr(p5, 'broken'): raise SystemExit('error: broken')\n")
-    options = ("--good-packages", "good.txt", "--study", "studies/s", "--flag-style", "argparse")
+    options = ("--good-packages", "good.txt", "--study", "studies/s")
     said = made("bisect", *options, "--", made.python, "prog.py")
     assert said.status == 3 and "built anew with the same versions your configuration passes in 3 of 3 runs" in said.all

@@ -13,8 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.targets.target import find_target, is_any_command
-from bisect_cfg.targets.template import own_flags, presets, read_value, styles
+from bisect_cfg.probe.protocol import ConfigBuilt
+from bisect_cfg.targets.target import Given, find_target, is_any_command
+from bisect_cfg.targets.template import read_value
 
 ARGUMENTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20).filter(
     lambda text: text.strip().lower() not in ("nan", "+nan", "-nan")  # a value that no run could have
@@ -22,7 +23,7 @@ ARGUMENTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=
 
 
 def target(*words, good=(), bad=(), **more):
-    return find_target(["sh", *words], good=good, bad=bad, **more)
+    return find_target(["sh", *words], Given(good=good, bad=bad, **more))
 
 
 def command(found, side, config="CONFIG", folder="FOLDER"):
@@ -60,45 +61,11 @@ def test_other_braces_are_text():
     assert command(found, "good") == ["1", "{}", '{"b": 1}', "{1,2}", "{a}", "{ a }", "${x y}"]
 
 
-@pytest.mark.parametrize(
-    ("style", "expected"),
-    [
-        ("argparse", ["--lr", "1e-3", "--bf16", "--out_dir", "a b", "--betas", "0.9", "0.95"]),
-        ("hf", ["--lr", "1e-3", "--bf16", "true", "--fp16", "false", "--out_dir", "a b", "--betas", "0.9", "0.95"]),
-        ("gnu", ["--lr=1e-3", "--bf16", "--out-dir=a b", "--betas=[0.9, 0.95]"]),
-        ("click", ["--lr=1e-3", "--bf16", "--no-fp16", "--out-dir=a b", "--betas=[0.9, 0.95]"]),
-        ("hydra", ["lr=1e-3", "bf16=true", "fp16=false", "out_dir='a b'", "betas=[0.9, 0.95]", "top=null"]),
-    ],
-)
-def test_flags_as_the_program_takes_them(style, expected):
+def test_flags_as_argparse_reads_them():
     bad = ["lr=1e-3", "bf16=true", "fp16=false", "out_dir=a b", "betas=[0.9, 0.95]", "top=none"]
-    found = target("{flags}", good=["lr=1"], bad=bad, flag_style=style)
-    assert command(found, "bad") == expected
+    found = target("{flags}", good=["lr=1"], bad=bad)
+    assert command(found, "bad") == ["--lr", "1e-3", "--bf16", "--out_dir", "a b", "--betas", "0.9", "0.95"]
     assert not any("bf16" in word for word in command(found, "good")), "the good side does not give it"
-
-
-def test_switches_that_can_be_put_off_as_axolotl_has_them():
-    """Left out, its YAML file would decide."""
-    words = ["train", "c.yaml", "--bf16", "--no-sample-packing", "--lr=1e-3"]
-    good = ["bf16=false", "sample_packing=true", "lr=1e-4"]
-    found = target(*words, good=good, preset="axolotl")
-    assert command(found, "bad") == words
-    assert command(found, "good") == ["train", "c.yaml", "--no-bf16", "--sample-packing", "--lr=1e-4"]
-
-
-def test_a_trainers_own_file_in_the_command_is_the_bad_side(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("train.yaml").write_text("lr: 1.0e-3\nfp16: true\nstage: sft\n")
-    words = ("train", "train.yaml", "lr=1e-2")
-    found = target(*words, good=["fp16=false", "lr=1e-6"], preset="llamafactory")
-    assert found.typed == ("sh", *words)
-    assert command(found, "bad") == ["train", "CONFIG", "lr=1e-2"]
-    assert command(found, "good") == ["train", "CONFIG", "lr=1e-6"]
-    assert yaml.safe_load(found.config(found.sides.bad)) == {"fp16": True, "stage": "sft"}
-    assert yaml.safe_load(found.config(found.sides.good)) == {"fp16": False, "stage": "sft"}
-    Path("good.yaml").write_text("lr: 1.0e-6\n")
-    found = target("train", "train.yaml", good=["good.yaml"], preset="axolotl")
-    assert {factor.name for factor in found.sides.factors} == {"lr", "fp16", "stage"}
 
 
 def test_a_bad_value_may_be_said_besides_and_only_once_differently():
@@ -109,27 +76,6 @@ def test_a_bad_value_may_be_said_besides_and_only_once_differently():
         target(*words, good=good, bad=["wd=0.2"])
     found = target("--wd", "0.1", "{flags}", good=good, bad=["wd=0.2"])  # another program's, for all that is known
     assert command(found, "bad") == ["--wd", "0.1", "--wd", "0.2"]
-
-
-def test_hydra_reads_a_quoted_text_as_it_was():
-    """By Hydra's rule: in quotes, a backslash counts in front of a quote and at the end."""
-    texts = ["it's", "a\\'b", "end\\", "x,y", "${a}", "[1]", "null", "1e-3", "plain/path-1.0:2"]
-    for text in texts:
-        (word,) = command(target("{flags}", good=["t=x"], bad=[("t", text)], flag_style="hydra"), "bad")
-        value = word.removeprefix("t=")
-        if value[:1] == "'":
-            value, at = value[1:-1], 0
-            read = ""
-            while at < len(value):  # as OverrideLexer.g4 and grammar_visitor have it
-                slashes = len(value[at:]) - len(value[at:].lstrip("\\"))
-                follows = value[at + slashes : at + slashes + 1]
-                if slashes and follows in ("'", ""):
-                    read, at = read + "\\" * (slashes // 2) + follows, at + slashes + 1
-                    assert (slashes % 2 == 1) is (follows == "'"), word
-                else:
-                    read, at = read + value[at : at + max(slashes, 1)], at + max(slashes, 1)
-            value = read
-        assert value == text and (word != f"t={text}" or isinstance(read_value(text), str))
 
 
 @pytest.mark.parametrize(("suffix", "read"), [("yaml", yaml.safe_load), ("json", json.loads), ("toml", tomllib.loads)])
@@ -194,8 +140,6 @@ def test_a_boolean_that_is_written_out_is_a_value():
 def test_none_takes_a_flag_away_with_its_value():
     found = target("--top_k", "50", "y", good=["top_k=none"])
     assert command(found, "good") == ["y"]
-    found = target("a.top_k=50", "y", good=["a.top_k=none"], flag_style="hydra")
-    assert command(found, "good") == ["a.top_k=null", "y"]
 
 
 def test_a_pinned_setting_has_its_value_in_every_trial():
@@ -212,7 +156,7 @@ def test_what_is_left_out_keeps_its_bad_value():
 @pytest.mark.parametrize("options", [{"only": ["a.b"]}, {"excluded": ["a.d"]}])
 def test_a_name_stands_for_all_that_is_within_it(options):
     words = [f"{name}=1" for name in ("a.b.c", "a.b.e", "a.d")]
-    found = target(*words, good=[f"{word}0" for word in words], flag_style="hydra", **options)
+    found = target(*words, good=[f"{word}0" for word in words], **options)
     assert {factor.name for factor in found.sides.factors} == {"a.b.c", "a.b.e"}
     assert list(found.sides.not_varied) == ["a.d"]
 
@@ -229,7 +173,7 @@ def test_environment_variables_need_no_place(monkeypatch):
     [
         (["{a}", "{b}"], {"good": ["a=1"], "bad": ["a=2"]}, "neither side gives a value for b"),
         (["{a}"], {"good": ["a=1", "b=1"], "bad": ["a=2", "b=2"]}, "Nothing in the command takes b"),
-        (["x"], {"good": ["a=1"], "bad": ["a=2"]}, "Nothing in the command takes a setting: no placeholder"),
+        (["x"], {"good": ["a=1"], "bad": ["a=2"]}, "Nothing in the command takes a: no placeholder"),
         (["{a}"], {"good": ["a=1"], "bad": ["a=1"]}, "do not differ"),
         (["{a}"], {"bad": ["a=1"]}, "Nothing says with which values the command works"),
         (["{a}", "{flags}"], {"good": ["a=1"], "bad": ["b=1"]}, "the bad side gives no value for a"),
@@ -240,9 +184,7 @@ def test_environment_variables_need_no_place(monkeypatch):
         (["--a", "1", "2"], {"good": ["a=[3, 4]"]}, "Cannot tell how many"),
         (["{a}"], {"good": ["a=1"], "bad": ["a=2"], "only": ["c"]}, "c does not differ"),
         (["{a}"], {"good": ["a=1"], "bad": ["a=2"], "excluded": ["a"]}, "leave nothing to vary"),
-        (["{n m}"], {"good": ["n m=1"], "bad": ["n m=2"]}, "n m cannot be the name of a place"),
-        (["{n m}"], {"good": ["n=1"], "bad": ["n=2"]}, "{n m} in the command is not a placeholder"),
-        (['{"n": 1}'], {"good": ["n=1"], "bad": ["n=2"]}, "Nothing in the command takes a setting: no placeholder"),
+        (["{n m}"], {"good": ["n m=1"], "bad": ["n m=2"]}, "Nothing in the command takes n m: no placeholder"),
         (["{flags}"], {"good": ["packages.x=1"], "bad": ["a=1"]}, "Which Python `sh` runs is not known"),
         (["{flags}"], {"good": ["a=1"], "bad": ["nowhere.yaml"]}, "There is no file nowhere.yaml"),
         (["{flags}"], {"good": ["a=1"], "bad": [("hub_token", "hf_" + "a" * 34)]}, "secret"),
@@ -257,9 +199,9 @@ def test_what_cannot_be_is_said(words, options, said):
 
 def test_no_such_program():
     with pytest.raises(InputError, match="no program no-such-program"):
-        find_target(["no-such-program"], good=["a=1"])
+        find_target(["no-such-program"], Given(good=["a=1"]))
     with pytest.raises(InputError, match="-- python train.py {flags}"):
-        find_target(["train.py", "{a}"], good=["a=1"], bad=["a=2"])
+        find_target(["train.py", "{a}"], Given(good=["a=1"], bad=["a=2"]))
 
 
 def test_which_commands_are_run_as_they_stand():
@@ -268,11 +210,6 @@ def test_which_commands_are_run_as_they_stand():
     assert is_any_command([*script, "{flags}"], [], told=False, found=True)
     assert is_any_command([*script, "{bf16}"], ["bf16=false"], told=False, found=True)
     assert is_any_command(["sort"], ["a=1"], told=False, found=False) and is_any_command(script, [], True, True)
-
-
-def test_presets_name_a_style_and_their_source():
-    for name, preset in presets().items():
-        assert preset.flag_style in styles() and preset.source.startswith("https://github.com/"), name
 
 
 def test_values_as_typed():
@@ -287,15 +224,35 @@ def test_files_of_the_command_are_inputs(tmp_path, monkeypatch):
     assert list(found.identity()["files"]) == ["data.txt"]
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        ("--style fancy --clip-reward", {"style": "fancy", "clip-reward": True}),
-        ("--rows=-3 --clip --gain -1", {"rows": "-3", "clip": True, "gain": "-1"}),
-        ("--learning_rate 1e-3 --bf16 --temperature=0.9", {}),  # settings of the training config
-        ("--output-dir o --dataset_name d --model x --config c.yaml --hub_token t --seed 3", {}),
-        ("conf.yaml grpo.epsilon=0.4 -v --", {}),
-    ],
-)
-def test_flags_of_a_scripts_own(words, found):
-    assert own_flags(words.split(), {"learning_rate", "bf16", "temperature"}) == found
+# ------------------------------------------------------------------- what a Python program was seen to make of its flags
+
+
+def seen(kind="script", **settings):
+    """That a parser gave a program these settings: name -> (value, default)."""
+    raw, defaults = ({name: pair[at] for name, pair in settings.items() if at < len(pair)} for at in (0, 1))
+    return ConfigBuilt(kind, 0, "", "", raw, defaults, {name: "" for name in settings})
+
+
+def test_the_good_side_of_a_program_is_its_parsers_defaults():
+    words = "--workers 8 --fast --no-cache --betas 0.5 0.9 --name x --seed 3 --once 1 --once 2 in.txt".split()
+    events = [
+        seen(workers=(8, 1), fast=(True, False), cache=(False, True), betas=([0.5, 0.9], [0.9, 0.99])),
+        seen(name=("x", "y"), seed=(3, 0), needed=("in.txt",), once=(2, 0), short=(1, 0), as_it_is=(4, 4)),
+        seen("env", TURBO=("1", None)),
+    ]
+    found = find_target(["sh", *words], Given(), events)
+    assert command(found, "bad") == words
+    assert command(found, "good") == "--workers 1 --betas 0.9 0.99 --name x --seed 3 --once 1 --once 2 in.txt".split()
+    assert found.variables(found.sides.good) == {"TURBO": None} and found.sides.bad["env.TURBO"] == "1"
+    reasons = found.sides.not_varied
+    assert sorted(reasons) == ["name", "needed", "once", "seed", "short"]
+    assert "no default" in reasons["needed"] and "more than once" in reasons["once"]
+    assert "does not stand in the command" in reasons["short"]
+
+
+def test_what_the_good_side_says_of_a_program_counts_before_its_defaults():
+    events = [seen(workers=(8, 1), quality=("low", "low"), name=("x", "y"))]
+    given = Given(good=["script.workers=2", "quality=high", "name=z"])
+    found = find_target(["sh", "--workers", "8", "--name", "x"], given, events)
+    assert command(found, "good") == ["--workers", "2", "--name", "z", "--quality", "high"]
+    assert command(found, "bad") == ["--workers", "8", "--name", "x", "--quality", "low"]
