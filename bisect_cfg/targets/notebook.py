@@ -25,9 +25,6 @@ from typing import NamedTuple
 from bisect_cfg.cells import MARK, code_cells
 from bisect_cfg.errors import InputError
 
-HOSTS = {"google.colab": "Colab", "kaggle_secrets": "Kaggle"}
-"""Modules that only a host of notebooks has, and its name."""
-
 _LANGUAGES = ("python", "python3", "ipython", "ipython3")
 
 _INSTALLS = re.compile(
@@ -37,10 +34,7 @@ _INSTALLS = re.compile(
     r"(?:install|update|upgrade|add|remove|-i)\b)",
     re.MULTILINE,
 )
-"""Commands of a shell that change what is installed."""
-
-_INSTALLERS = ("pip", "conda", "mamba", "micromamba", "uv")
-"""Magics that do."""
+"""Commands of a shell, and magics of the same words, that change what is installed."""
 
 _OF_THE_PAGE = re.compile(
     r"(?:matplotlib|pylab|config|autoreload|aimport|tensorboard|pinfo2?|pdoc|psource|who|whos|history|precision|xmode"
@@ -79,11 +73,11 @@ def read_notebook(path: Path) -> list[str]:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-        cells = code_cells(text)
-        language = _language(text)
+        cells, told = code_cells(text), json.loads(text).get("metadata") or {}
+        language = told.get("language_info", {}).get("name") or told.get("kernelspec", {}).get("language") or "python"
     except OSError as error:
         raise InputError(f"The notebook {path} cannot be read: {error.strerror}.", "Check its permissions.") from None
-    except ValueError as error:
+    except (ValueError, AttributeError) as error:
         raise InputError(
             f"{path} is not a notebook: {error}.",
             "Open it in Jupyter and save it again, or name the .py file that trains.",
@@ -93,14 +87,6 @@ def read_notebook(path: Path) -> list[str]:
     if not cells:
         raise InputError(f"The notebook {path} has no code in it.", "Save it in Jupyter first, if it has some there.")
     return cells
-
-
-def _language(text: str) -> str:
-    try:
-        told = json.loads(text)["metadata"]
-        return told.get("language_info", {}).get("name") or told.get("kernelspec", {}).get("language") or "python"
-    except (KeyError, TypeError, AttributeError):
-        return "python"
 
 
 def as_script(
@@ -124,20 +110,10 @@ def as_script(
             f"A line of the notebook is for IPython, which {python} does not have: {for_ipython}",
             "Install ipython there, or take the line out of the notebook.",
         )
-    hosts = [host for host in HOSTS if any(host in cell.hosts for cell in made)]
-    missing = [host for host in hosts if host in lacking(hosts)]
-    for cell in made:
-        cell.do_without(missing)
-    parts = [_head(path, made)]
-    parts += [f"{MARK.format(number)}\n{cell.text}" for number, cell in enumerate(made, 1)]
+    parts = [_head(path, made), *(f"{MARK.format(number)}\n{cell.text}" for number, cell in enumerate(made, 1))]
     installs = "; ".join(line for cell in made for line in cell.installs)
-    notes = [f"Not run, because trials install nothing: {installs}."] if installs else []
-    notes += [
-        f"{HOSTS[host]} is not here: secrets are read from the environment variables of the same names, and whatever "
-        f"else the notebook asks of {host} does nothing."
-        for host in missing
-    ]
-    return Notebook("\n".join(parts), tuple(notes))
+    notes = (f"Not run, because trials install nothing: {installs}.",) if installs else ()
+    return Notebook("\n".join(parts), notes)
 
 
 class _Call(NamedTuple):
@@ -157,7 +133,6 @@ class _Cell:
     installs: list[str] = field(default_factory=list)
     for_ipython: list[str] = field(default_factory=list)
     future: list[str] = field(default_factory=list)
-    hosts: list[str] = field(default_factory=list)
     waits: bool = False
 
     def made(self, source: str) -> _Cell:
@@ -170,15 +145,7 @@ class _Cell:
             self._refuse()
         self._move_future(tree)
         self._wait(tree)
-        self.hosts = [host for _, host, _, _ in _from_hosts(_tree(self.text))]
         return self
-
-    def do_without(self, hosts: Collection[str]) -> None:
-        """Have stand-ins in place of what is imported from these."""
-        for node, host, names, wanted in reversed(list(_from_hosts(_tree(self.text)))):
-            if host in hosts:
-                lines = "\n" * (node.end_lineno - node.lineno)
-                self._replace(node, f"{', '.join(names)}, = _of_host({', '.join(map(repr, wanted))}){lines}")
 
     def _at(self, line: int) -> str:
         return f"{self.notebook}, cell {self.number}, line {line}"
@@ -186,15 +153,12 @@ class _Cell:
     def _refuse(self) -> None:
         try:
             compile(self.text, self.notebook, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        except SyntaxError as error:
-            line = error.lineno or 1
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None) or 1
             quoted = (self.text.split("\n")[line - 1 : line] or [""])[0].strip()
+            said = f"({getattr(error, 'msg', error)}): {quoted}"
             raise InputError(
-                f"{self._at(line)} is not valid Python ({error.msg}): {quoted}", "Fix the cell, and save the notebook."
-            ) from None
-        except ValueError as error:
-            raise InputError(
-                f"{self._at(1)} is not valid Python: {error}.", "Fix the cell, and save the notebook."
+                f"{self._at(line)} is not valid Python {said}", "Fix the cell, and save the notebook."
             ) from None
 
     # ------------------------------------------------------------------------------------------- lines of IPython
@@ -221,24 +185,20 @@ class _Cell:
         return lines
 
     def _under_magic(self, lines: list[str], first: int) -> list[str]:
+        """The lines of a cell under a magic of its own, which stands in the line `first`."""
         name, _, line = lines[first][2:].strip().partition(" ")
-        body = lines[first + 1 :]
-        blank = lines[:first]
+        blank, body = lines[:first], lines[first + 1 :]
         if name in _TRANSPARENT:
             rest = [*blank, "\n", *body]
-            if not any(one.strip() for one in body):
-                return rest
-            rest = rest if _tree("".join(body)) is not None else self._without_magics(rest)
-            return [*blank, f"# {lines[first]}", *rest[first + 1 :]]
-        if name in _CELLS_OF_THE_PAGE:
-            return [*blank, f"{_LEFT_OUT}%%{name}\n", *["\n"] * len(body)]
+            plain = not "".join(body).strip() or _tree("".join(body)) is not None
+            return [*blank, f"# {lines[first]}", *(rest if plain else self._without_magics(rest))[first + 1 :]]
         if name in _SHELLS:
             for position, one in enumerate(body):
                 if _INSTALLS.search(one):
                     self._not_installed(one, first + position + 2)
                     body[position] = "\n"
-            if not any(one.strip() for one in body):
-                return [*blank, f"{_LEFT_OUT}%%{name}\n", *body]
+        if name in _CELLS_OF_THE_PAGE or (name in _SHELLS and not "".join(body).strip()):
+            return [*blank, f"{_LEFT_OUT}%%{name}\n", *["\n"] * len(body)]
         self.for_ipython.append(f"{self._at(first + 1)}: {lines[first].strip()}")
         call = f"get_ipython().run_cell_magic({name!r}, {line!r}, {''.join(body)!r})\n"
         return [*blank, call, *["\n"] * len(body)]
@@ -251,7 +211,7 @@ class _Cell:
         empty = f"{indent}{left}[]\n" if left else f"{indent}{_LEFT_OUT}{' '.join(quoted.split())}\n"
         if call is None:
             made = new
-        elif _installs(call):
+        elif _INSTALLS.search(" ".join(call.arguments)):
             self._not_installed(quoted, line)
             made = empty
         elif call.method == "run_line_magic" and _OF_THE_PAGE.fullmatch(" ".join(call.arguments)):
@@ -279,14 +239,13 @@ class _Cell:
         """``await`` outside of functions."""
         found = list(_awaits(tree))
         for node in reversed(found):
-            if not isinstance(node, ast.Await) or any(isinstance(one, ast.Await) for one in ast.walk(node.value)):
-                what = "an await within another" if isinstance(node, ast.Await) else "async for, or async with,"
+            nested = isinstance(node, ast.Await) and any(isinstance(one, ast.Await) for one in ast.walk(node.value))
+            if nested or not isinstance(node, ast.Await):
                 raise InputError(
-                    f"{self._at(node.lineno)} has {what} outside of a function, which no script can have.",
+                    f"{self._at(node.lineno)} waits outside of a function as no script can.",
                     "Put it into a function (async def) and await that.",
                 )
-            value = ast.get_source_segment(self.text, node.value)
-            self._replace(node, f"_wait_for(lambda: {value})")
+            self._replace(node, f"_wait_for(lambda: {ast.get_source_segment(self.text, node.value)})")
         self.waits = bool(found)
 
     def _replace(self, node: ast.stmt | ast.expr, text: str) -> None:
@@ -320,23 +279,6 @@ def _awaits(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
             yield from _awaits(child)
 
 
-def _from_hosts(tree: ast.Module) -> Iterator[tuple[ast.stmt, str, list[str], list[str]]]:
-    """What a cell imports from a host whatever happens (one that asks where it is, is told): the statement, the host,
-    the names that it binds, and what of the host they are."""
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom):
-            froms = [f"{node.module}.{alias.name}" for alias in node.names]
-            bound = [alias.asname or alias.name for alias in node.names]
-        elif isinstance(node, ast.Import):
-            froms = [alias.name for alias in node.names]
-            bound = [alias.asname or alias.name.partition(".")[0] for alias in node.names]
-        else:
-            continue
-        for host in HOSTS:
-            if all(f"{name}.".startswith(f"{host}.") for name in froms):
-                yield node, host, bound, [name.rpartition(".")[2] for name in froms]
-
-
 def _difference(before: list[str], after: list[str]) -> tuple[int, int, list[str]]:
     """(from, to) of the lines that were changed, and what stands there now."""
     start = next((n for n, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), len(before))
@@ -355,17 +297,6 @@ def _call_in(text: str) -> tuple[str, _Call | None]:
     except (SyntaxError, AttributeError, IndexError):
         pass
     return "", None
-
-
-def _installs(call: _Call) -> bool:
-    if call.method == "run_line_magic":
-        name, line = call.arguments
-        return (
-            name in _INSTALLERS
-            and bool(_INSTALLS.search(f"{name} {line}"))
-            or (name in ("sx", "sc", "system") and bool(_INSTALLS.search(line)))
-        )
-    return bool(_INSTALLS.search(call.arguments[0]))
 
 
 # ---------------------------------------------------------------------------------------------- in front of the cells
@@ -392,7 +323,6 @@ def _head(path: Path, cells: Sequence[_Cell]) -> str:
         _IPYTHON if "get_ipython()" in code else "",
         _DISPLAY if re.search(r"\bdisplay\(", code) else "",
         _WAIT if any(cell.waits for cell in cells) else "",
-        _HOST if "_of_host(" in code else "",
     ]
     return "\n".join(filter(None, (textwrap.dedent(part).strip() for part in parts))) + "\n"
 
@@ -427,15 +357,4 @@ def _wait_for(start):
         _wait_for.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(_wait_for.loop)
     return _wait_for.loop.run_until_complete(run())
-"""
-
-# Nothing of it is put among the modules: libraries look there to see where they are.
-_HOST = """
-def _of_host(*names):
-    import os
-    from unittest.mock import MagicMock
-    host = MagicMock()
-    host.colab = host.kaggle_secrets = host
-    host.userdata.get = host.UserSecretsClient.return_value.get_secret = os.environ.get
-    return [getattr(host, name) for name in names]
 """
