@@ -224,7 +224,7 @@ def test_files_of_the_command_are_inputs(tmp_path, monkeypatch):
     assert list(found.identity()["files"]) == ["data.txt"]
 
 
-# ------------------------------------------------------------------- what a Python program was seen to make of its flags
+# ----------------------------------------------------------------- what a program was seen to make of its flags
 
 
 def seen(kind="script", **settings):
