@@ -20,7 +20,7 @@ from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_config import TITLE, YAML, safe_yaml
 from bisect_cfg.reports.text import show
 from bisect_cfg.store.causes import Cause, Claim
-from bisect_cfg.targets.distributions import PACKAGE
+from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.targets.target import CommandTarget
 

@@ -22,7 +22,7 @@ from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Hanging
 from bisect_cfg.reports.recommendation import UNTRIED, in_words
-from bisect_cfg.targets.distributions import PACKAGE
+from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.targets.target import Sides
 

@@ -6,7 +6,7 @@ or two. Trials and studies share them; ``bisect-cfg envs prune`` removes those t
 
 What is installed is the whole list, without resolving (``--no-deps``): people's environments are often inconsistent,
 and the trial is about exactly these versions. Which mixtures are valid is decided before, from the metadata of the two
-given environments (see `bisect_cfg.targets.distributions`).
+given environments (see `bisect_cfg.targets.packages`).
 """
 
 from __future__ import annotations

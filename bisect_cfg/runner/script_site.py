@@ -39,7 +39,6 @@ from bisect_cfg.runner.training import Training
 from bisect_cfg.runner.validity_cache import ConfigChecks
 from bisect_cfg.runner.watch import Ending, watch
 from bisect_cfg.store.inputs import Inputs
-from bisect_cfg.targets.distributions import PACKAGE
 from bisect_cfg.targets.launch_settings import (
     DEEPSPEED_FILE,
     DEEPSPEED_FILE_VARIABLE,
@@ -51,6 +50,7 @@ from bisect_cfg.targets.launch_settings import (
     without_launcher,
 )
 from bisect_cfg.targets.own import reasons
+from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.script import Script, by_hand, is_masked
 from bisect_cfg.targets.settings import processes_in
 

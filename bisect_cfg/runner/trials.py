@@ -23,7 +23,7 @@ from bisect_cfg.runner.site import inside
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Observation, Standard, judge
 from bisect_cfg.store.interface import TrialRequest, TrialResult
-from bisect_cfg.targets.distributions import PACKAGE, Mixtures, line_of
+from bisect_cfg.targets.packages import PACKAGE, Mixtures, line_of
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.targets.target import Sides
 

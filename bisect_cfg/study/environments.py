@@ -16,7 +16,7 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.site import inside
 from bisect_cfg.runner.trials import Packages
 from bisect_cfg.study.study import Study
-from bisect_cfg.targets.distributions import EDITABLE, PACKAGE, Installed, Mixtures, installed_by
+from bisect_cfg.targets.packages import EDITABLE, PACKAGE, Installed, Mixtures, installed_by
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.targets.target import Sides
 

@@ -12,7 +12,6 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.study.environments import both_environments
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.captured import Capture, read_capture
-from bisect_cfg.targets.distributions import PACKAGE
 from bisect_cfg.targets.launch_settings import (
     ACCELERATE,
     LAUNCHER,
@@ -26,6 +25,7 @@ from bisect_cfg.targets.launch_settings import (
 )
 from bisect_cfg.targets.launchers import PROGRAM
 from bisect_cfg.targets.names import check_name
+from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.settings import build_settings
 
 

@@ -27,7 +27,7 @@ from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.loop import Limits, Spent
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.told_in_log import steps_reached
-from bisect_cfg.targets.distributions import Installed, installed_by
+from bisect_cfg.targets.packages import Installed, installed_by
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.targets.target import CommandTarget, Sides

@@ -16,8 +16,8 @@ from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import parameter, successors
 from bisect_cfg.probe.redact import hides, mask
-from bisect_cfg.targets.distributions import PACKAGE, checked_level, named
 from bisect_cfg.targets.launch_settings import MARKS, VARIABLE, launch_settings
+from bisect_cfg.targets.packages import PACKAGE, checked_level, named
 
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.?(inf|infinity|nan)", re.IGNORECASE)
 

@@ -35,7 +35,6 @@ from bisect_cfg.targets.captured import (
     set_by_user,
     takes_dict,
 )
-from bisect_cfg.targets.distributions import PACKAGE, Installed, checked_level, named, shown_levels
 from bisect_cfg.targets.launch_settings import (
     ACCELERATE,
     DEEPSPEED_FILE,
@@ -49,6 +48,7 @@ from bisect_cfg.targets.launch_settings import (
 )
 from bisect_cfg.targets.names import check_name, convert, left_out, naming_nothing
 from bisect_cfg.targets.own import HANDED_ON, MASKED, SECRET, reasons
+from bisect_cfg.targets.packages import PACKAGE, Installed, checked_level, named, shown_levels
 
 DEFAULT = {"$default": True}
 """The override that resets a setting to the library's default (understood by the probe)."""

@@ -23,7 +23,12 @@ from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.protocol import Event
 from bisect_cfg.probe.redact import hides, mask_arguments
 from bisect_cfg.store.inputs import hash_of
-from bisect_cfg.targets.distributions import (
+from bisect_cfg.targets.interpreters import modules_of, moved, python_of
+from bisect_cfg.targets.launch_settings import VARIABLE
+from bisect_cfg.targets.launchers import is_launcher
+from bisect_cfg.targets.names import Assignment, left_out, naming_nothing, parse_assignment, read_config_file
+from bisect_cfg.targets.own import Parsed, parsed_in
+from bisect_cfg.targets.packages import (
     PACKAGE,
     checked_level,
     installed_by,
@@ -31,11 +36,6 @@ from bisect_cfg.targets.distributions import (
     read_packages,
     shown_levels,
 )
-from bisect_cfg.targets.interpreters import modules_of, moved, python_of
-from bisect_cfg.targets.launch_settings import VARIABLE
-from bisect_cfg.targets.launchers import is_launcher
-from bisect_cfg.targets.names import Assignment, left_out, naming_nothing, parse_assignment, read_config_file
-from bisect_cfg.targets.own import Parsed, parsed_in
 from bisect_cfg.targets.template import (
     ALL_FLAGS,
     CONFIG,

@@ -14,7 +14,7 @@ from tools import wheel
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.runner.environments import COMPLETE, CannotBuild, Environments, prune, size_of
-from bisect_cfg.targets.distributions import installed_by
+from bisect_cfg.targets.packages import installed_by
 
 pytestmark = pytest.mark.training
 

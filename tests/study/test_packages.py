@@ -18,7 +18,7 @@ from bisect_cfg.study import study as module
 from bisect_cfg.study.environments import odd_ones
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.study import Study
-from bisect_cfg.targets.distributions import Distribution, Installed
+from bisect_cfg.targets.packages import Distribution, Installed
 
 NAMES = [f"p{number}" for number in range(8)]
 

@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 from bisect_cfg.configuration import UNSET, Value
 from bisect_cfg.recommend.edits import _command_line, _yaml
 from bisect_cfg.recommend.edits._place import Change
-from bisect_cfg.targets.distributions import NOT_INSTALLED, PACKAGE
 from bisect_cfg.targets.launch_settings import DEEPSPEED_FILE, LAUNCHER, PROCESSES, SHARDING, VARIABLE
+from bisect_cfg.targets.packages import NOT_INSTALLED, PACKAGE
 
 LAUNCH = "launch."
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
@@ -111,8 +110,7 @@ def installed_by(python: str) -> Installed:
         ) from None
     found = {}
     for name, one in said["distributions"].items():
-        level = _level_of(one["version"], one["url"])
-        name = canonicalize_name(name)
+        name, level = canonicalize_name(name), _level_of(one["version"], one["url"])
         found[name] = Distribution(name, level, one["version"], tuple(one["requires"]), one["installer"])
     return Installed(found, said["markers"], said["base"])
 
@@ -146,7 +144,7 @@ def line_of(name: str, level: str) -> str:
 
 
 def read_packages(path: Path, installed: Installed) -> dict[str, str]:
-    """The levels that a file gives to packages: requirements, ``pip freeze``, or a lock (pylock, uv, poetry, pdm).
+    """The levels that a file gives to packages: requirements, ``pip freeze``, pylock.toml or uv.lock.
 
     Args:
         path: of the file.
@@ -157,23 +155,33 @@ def read_packages(path: Path, installed: Installed) -> dict[str, str]:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        locked = tomllib.loads(text) if path.suffix in (".lock", ".toml") else None
+    except (OSError, ValueError) as error:
+        why = "it is not a text file" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
         raise InputError(
-            f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not a text file'}.",
+            f"{path} cannot be read: {why}.",
             "--good-packages takes what `pip freeze` or `uv pip freeze` prints where it worked, or a lock.",
         ) from None
-    if path.suffix in (".lock", ".toml") and ("[[package" in text or "lock-version" in text):
-        return _of_lock(path, text)
-    found: dict[str, str] = {}
-    for number, line in _lines(text):
+    found: dict[str, str] = {} if locked is None else _of_lock(locked)
+    for number, line in () if locked is not None else _lines(text):
         level = _of_line(line, path, number, installed)
-        if level is not None:
+        if level is not None and found.setdefault(*level) != level[1]:
             name, value = level
-            if found.setdefault(name, value) != value:
-                raise InputError(f"{path}, line {number}: {name} is listed twice, as {found[name]} and as {value}.")
+            raise InputError(f"{path}, line {number}: {name} is listed twice, as {found[name]} and as {value}.")
     if not found:
         raise InputError(f"{path} names no package.", "A line for each: transformers==4.57.1")
     return found
+
+
+def _of_lock(lock: Mapping[str, object]) -> dict[str, str]:
+    """Name -> version of what a lock has from an index or a wheel; the project itself is in it, too."""
+    packages = lock.get("packages") or lock.get("package") or ()
+    own = {"editable", "virtual", "directory"}
+    return {
+        canonicalize_name(one["name"]): one["version"]
+        for one in packages
+        if "version" in one and not own & set(one.get("source") or ())
+    }
 
 
 def _lines(text: str) -> Iterable[tuple[int, str]]:
@@ -193,21 +201,20 @@ def _lines(text: str) -> Iterable[tuple[int, str]]:
 def _of_line(line: str, path: Path, number: int, installed: Installed) -> tuple[str, str] | None:
     """Name and level of a line; None if it changes nothing, or says where packages are looked for."""
     where = f"{path}, line {number}"
-    editable = re.match(r"(?:-e|--editable)[=\s]\s*(\S+)", line)
+    editable = re.match(r"(?:-e|--editable)[=\s]\s*([^#]+)(?:#egg=([\w.-]+))?", line)
     if editable:
-        name = re.search(r"[#&]egg=([\w.-]+)", editable.group(1))
-        if name is None:
+        if editable[2] is None:
             raise InputError(
                 f"{where}: it does not show which package `{line}` is.", f"Say it: {line}#egg=NAME, or leave it out."
             )
-        return canonicalize_name(name.group(1)), EDITABLE + editable.group(1).partition("#")[0]
+        return canonicalize_name(editable[2]), EDITABLE + editable[1]
     if line.startswith("-"):
         if re.match(r"-(?:r|c)\b|--(?:requirement|constraint)\b", line):
             raise InputError(f"{where}: other files are not read from here: {line}", "Give what `pip freeze` prints.")
         return None
-    wheel = _of_wheel(line, path.parent)
+    wheel = None if " @ " in line else _wheel(line)
     if wheel is not None:
-        return wheel
+        return wheel[0], "@ " + (line if "://" in line else (path.parent / line).resolve().as_uri())
     try:
         asked = Requirement(line)
     except InvalidRequirement as error:
@@ -230,33 +237,13 @@ def _of_line(line: str, path: Path, number: int, installed: Installed) -> tuple[
     )
 
 
-def _of_wheel(line: str, folder: Path) -> tuple[str, str] | None:
-    """Name and level of a line that is the path of a wheel."""
-    name = line.rpartition("/")[2]
-    if not name.endswith(".whl") or " @ " in line:
-        return None
+def _wheel(place: str) -> tuple[str, str] | None:
+    """Name and version of a wheel, by its path or address; None if it is none."""
     try:
-        package = parse_wheel_filename(name)[0]
+        name, version, *_ = parse_wheel_filename(re.sub(r"[#?].*", "", place).rpartition("/")[2])
     except (InvalidWheelFilename, InvalidVersion):
         return None
-    return package, "@ " + (line if "://" in line else (folder / line).resolve().as_uri())
-
-
-def _of_lock(path: Path, text: str) -> dict[str, str]:
-    try:
-        lock = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not a lock file that can be read: {error}") from None
-    packages = lock.get("packages") or lock.get("package") or []
-    found = {
-        canonicalize_name(one["name"]): str(one["version"])
-        for one in packages
-        if isinstance(one, dict) and "name" in one and "version" in one
-        and not {"editable", "virtual", "directory"} & set(one.get("source") or ())
-    }  # fmt: skip
-    if not found:
-        raise InputError(f"{path} locks no package.", "pylock.toml, uv.lock, poetry.lock and pdm.lock are read.")
-    return found
+    return name, str(version)
 
 
 # ----------------------------------------------------------------------------------------------- levels and validity
@@ -270,10 +257,10 @@ def checked_level(name: str, level: Value) -> str | None:
     """
     if level is not None and not isinstance(level, str):
         raise InputError(f"{name}: {level!r} is a number, and a version is a string.", f'Write {name}: "{level}"')
-    level = (level or "").strip() or None
-    if level and level.lower() in ("none", NOT_INSTALLED):
+    level = (level or "").strip()
+    if level.lower() in ("", "none", NOT_INSTALLED):
         return None
-    if level and not level.startswith(("@", EDITABLE)):
+    if not level.startswith(("@", EDITABLE)):
         try:
             Version(level)
         except InvalidVersion:
@@ -286,18 +273,9 @@ def checked_level(name: str, level: Value) -> str | None:
 def shown_levels(good: str | None, bad: str | None) -> tuple[str, str]:
     """The levels as people read them: of a wheel its version alone, where that tells the two apart."""
     given = good or NOT_INSTALLED, bad or NOT_INSTALLED
-    shown = _version_of_wheel(given[0]), _version_of_wheel(given[1])
+    wheels = [_wheel(level) if level.startswith("@") else None for level in given]
+    shown = tuple(level if wheel is None else wheel[1] for level, wheel in zip(given, wheels, strict=True))
     return given if shown[0] == shown[1] else shown
-
-
-def _version_of_wheel(level: str) -> str:
-    name = re.sub(r"[#?].*", "", level).rpartition("/")[2]
-    if not (level.startswith("@") and name.endswith(".whl")):
-        return level
-    try:
-        return str(parse_wheel_filename(name)[1])
-    except (InvalidWheelFilename, InvalidVersion):
-        return level
 
 
 class Missing(NamedTuple):
@@ -318,33 +296,27 @@ class Missing(NamedTuple):
         return f"{self.package} asks for {self.asks.partition(';')[0].strip()}, and {has}"
 
 
-class _Asked(NamedTuple):
-    """One requirement that counts here, read."""
-
-    text: str
-    name: str
-    versions: SpecifierSet
-
-
-def _asked_by(one: Distribution, markers: Mapping[str, str]) -> list[_Asked]:
+def _asked_by(one: Distribution, markers: Mapping[str, str]) -> list[tuple[str, Requirement]]:
+    """The requirements of a package that count here, as text and read."""
     found = []
     for text in one.requires:
         try:
             asked = Requirement(text)
             if asked.marker is None or asked.marker.evaluate({**markers, "extra": ""}):
-                found.append(_Asked(text, canonicalize_name(asked.name), asked.specifier))
-        except (InvalidRequirement, InvalidSpecifier, InvalidVersion):
+                found.append((text, asked))
+        except (InvalidRequirement, InvalidVersion):
             continue  # metadata of old packages: nobody's conflict
     return found
 
 
-def _found(asked: _Asked, here: Distribution | None) -> bool:
-    if here is None:
-        return False
+def _missing(name: str, text: str, asked: Requirement, side: Mapping[str, Distribution]) -> Missing | None:
+    """What a package misses in an environment; None if it is there."""
+    here = side.get(canonicalize_name(asked.name))
     try:
-        return asked.versions.contains(here.version, prereleases=True)
+        found = here is not None and asked.specifier.contains(here.version, prereleases=True)
     except InvalidVersion:
-        return True
+        found = True
+    return None if found else Missing(name, text, here and here.version)
 
 
 def missing_in(distributions: Mapping[str, Distribution], markers: Mapping[str, str]) -> frozenset[Missing]:
@@ -354,12 +326,8 @@ def missing_in(distributions: Mapping[str, Distribution], markers: Mapping[str, 
         distributions: canonical name -> package, all that are installed together.
         markers: see `Installed`.
     """
-    return frozenset(
-        Missing(name, asked.text, (here := distributions.get(asked.name)) and here.version)
-        for name, one in distributions.items()
-        for asked in _asked_by(one, markers)
-        if not _found(asked, distributions.get(asked.name))
-    )
+    every = ((name, *asked) for name, one in distributions.items() for asked in _asked_by(one, markers))
+    return frozenset(missing for asked in every if (missing := _missing(*asked, distributions)) is not None)
 
 
 class Mixtures:
@@ -376,18 +344,18 @@ class Mixtures:
     def __init__(
         self, good: Mapping[str, Distribution], bad: Mapping[str, Distribution], markers: Mapping[str, str]
     ) -> None:
-        usual = {(one.package, one.asks) for side in (good, bad) for one in missing_in(side, markers)}
+        sides = {False: good, True: bad}
+        usual = {(one.package, one.asks) for side in sides.values() for one in missing_in(side, markers)}
         # A search asks about thousands of mixtures. What can be missing is a matter of two packages: who asks, and what
         # is there. Those pairs of sides are found once; for what both sides have alike any side will do.
-        self._clashes: list[tuple[str, bool, str, bool, Missing]] = []
-        for is_bad, side in ((False, good), (True, bad)):
-            for name, one in side.items():
-                for asked in _asked_by(one, markers):
-                    for other_is_bad, other in ((False, good), (True, bad)):
-                        here = other.get(asked.name)
-                        if not _found(asked, here) and (name, asked.text) not in usual:
-                            missing = Missing(name, asked.text, here and here.version)
-                            self._clashes.append((name, is_bad, asked.name, other_is_bad, missing))
+        self._clashes: list[tuple[str, bool, str, bool, Missing]] = [
+            (name, is_bad, canonicalize_name(asked.name), other_is_bad, missing)
+            for is_bad, side in sides.items()
+            for name, one in side.items()
+            for text, asked in _asked_by(one, markers)
+            for other_is_bad, other in sides.items()
+            if (name, text) not in usual and (missing := _missing(name, text, asked, other)) is not None
+        ]
 
     def error(self, is_bad: Callable[[str], bool]) -> str | None:
         """Why a mixture cannot be; None if it can.

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.targets.distributions import (
+from bisect_cfg.targets.packages import (
     Distribution,
     Installed,
     Mixtures,
