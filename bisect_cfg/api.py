@@ -27,7 +27,7 @@ from bisect_cfg.store.state import STATE_FILE
 from bisect_cfg.study.options import OF_COMMANDS, Options
 from bisect_cfg.study.story import bisect as tell_story
 from bisect_cfg.targets.interpreters import runs_code
-from bisect_cfg.targets.launchers import behind_env, is_launcher
+from bisect_cfg.targets.launchers import behind_env, is_launcher, starts_others
 from bisect_cfg.targets.names import parse_assignment
 from bisect_cfg.targets.script import Script, find_script, interpreter
 from bisect_cfg.targets.target import CommandTarget, find_target, is_any_command
@@ -75,7 +75,12 @@ def _found(target: str, arguments: Sequence[str], python: str | None, options: O
     if not is_any_command(words, options.good, told, not other):
         return find_script(target, arguments, python=python)
     check_choices(options)
-    return find_target(words, options.given(python))
+    try:
+        return find_target(words, options.given(python))
+    except InputError:
+        if told or not starts_others(words):
+            raise
+        return find_script(target, arguments, python=python)  # the good side may be one of the training it starts
 
 
 @contextlib.contextmanager

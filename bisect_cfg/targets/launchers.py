@@ -53,6 +53,8 @@ _PROCESSES |= dict.fromkeys(("accelerate", "trl"), "--num_processes")
 _SEVERAL = ("multi_gpu", "use_fsdp", "use_deepspeed", "cpu", "config_file", "accelerate_config")
 """Flags of accelerate (and of TRL's command) that say what the processes have to do with each other."""
 
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
+
 _BY_MODULE = {
     ("accelerate.commands.launch",): "accelerate",
     ("accelerate", "launch"): "accelerate",
@@ -179,6 +181,11 @@ def is_launcher(word: str) -> bool:
     """Whether a word on our command line begins a command: a launcher, a Python, or ``NAME=VALUE``."""
     name = os.path.basename(word)
     return name in LAUNCHERS or PYTHON.fullmatch(name) is not None or _ASSIGNMENT.fullmatch(word) is not None
+
+
+def starts_others(words: Sequence[str], is_file: Callable[[str], bool] = os.path.isfile) -> bool:
+    """Whether a command is a shell with its script, or a program that builds by rules: it may start a training."""
+    return (os.path.basename(words[0]) in _SHELLS and any(map(is_file, words[1:]))) or words[0] in ("make", "just")
 
 
 def behind_env(words: Sequence[str]) -> list[str]:

@@ -304,9 +304,10 @@ def find_target(words: Sequence[str], given: Given, events: Sequence[Event] | No
     good, bad = _Side(given.good, "--good", spelled), _Side(given.bad, "--bad", spelled)
     paths = _compare_files(good, bad)
     pinned = _Side(given.pins, "--pin", spelled).levels
+    command = _without_variables(words, {**good.levels, **pinned}, bad.levels)
     parsed = parsed_in(events or (), good.levels)
     added, reasons = _take_in(parsed, words, good.levels, bad.levels)
-    parts = _read_command(words, good.levels, bad.levels, pinned, spelled, parsed) + added
+    parts = _read_command(command, good.levels, bad.levels, pinned, spelled, parsed) + added
     installed = _packages_of(words, good.levels, bad.levels, pinned, given)
     _complete(good.levels, bad.levels, pinned)
     sides = _compared(good.levels, bad.levels, given, installed.levels)
@@ -496,6 +497,21 @@ def _packages_of(
     return _Installed(python, own, differ)
 
 
+def _without_variables(words: Sequence[str], named: Configuration, bad: dict[str, Value]) -> list[str]:
+    """A command without those variables that ``env`` sets in it and that are `named`, as it would set them back in each
+    trial; they are given to the bad side."""
+    kept = [words[0]]
+    for place, word in enumerate(words[1:], 1):
+        name, equals, value = word.partition("=")
+        if os.path.basename(words[0]) != "env" or not equals:
+            return [*kept, *words[place:]]
+        if VARIABLE + name in named:
+            bad.setdefault(VARIABLE + name, value)
+        else:
+            kept.append(word)
+    return kept
+
+
 def _complete(good: dict[str, Value], bad: dict[str, Value], pinned: Configuration) -> None:
     """Put into both sides what is the same on both, and what the other one names; variables are text, or not set."""
     good |= pinned
@@ -504,7 +520,7 @@ def _complete(good: dict[str, Value], bad: dict[str, Value], pinned: Configurati
         bad.setdefault(name, os.environ.get(name.removeprefix(VARIABLE), UNSET))
     for side in (good, bad):
         for name in (name for name in side if name.startswith(VARIABLE)):
-            side[name] = UNSET if side[name] in (None, "", UNSET) else text_of(side[name])
+            side[name] = UNSET if side[name] in (None, "", "none", UNSET) else text_of(side[name])
     for name in bad:
         good.setdefault(name, UNSET)
 

@@ -161,6 +161,13 @@ def test_a_name_stands_for_all_that_is_within_it(options):
     assert list(found.sides.not_varied) == ["a.d"]
 
 
+def test_a_variable_that_env_sets_in_the_command_varies():
+    found = find_target(["env", "A=1", "B=2", "echo", "x"], Given(good=["env.A=none"], pins=["env.B=3"]))
+    assert found.words(found.sides.bad, "c", "f") == ["env", "echo", "x"]
+    assert found.variables(found.sides.bad) == {"A": "1", "B": "3"}
+    assert found.variables(found.sides.good) == {"A": None, "B": "3"}
+
+
 def test_environment_variables_need_no_place(monkeypatch):
     monkeypatch.setenv("SHARD", "2")
     found = target("x", good=["env.SHARD="])
