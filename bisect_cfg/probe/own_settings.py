@@ -72,6 +72,7 @@ def install():
     _state.unread = {name: text for name, text in os.environ.items() if not _OF_THE_MACHINE.match(name)}
     wrap.around(type(os.environ), "__getitem__", _read_variable)
     wrap.around(type(os.environ), "__iter__", _read_all_variables)
+    wrap.around(type(os.environ), "__setitem__", _set_variable)
 
 
 def _asked_by(frame, between=_PARSERS):
@@ -214,6 +215,13 @@ def _read_all_variables(original, self):
     user = _asked_by(_getframe(2), _MAPPING)
     _state.reads_all = user and (user, user.f_lasti)
     return original(self)
+
+
+def _set_variable(original, self, name, value):
+    """What a parser puts there for the user (`env` in a YAML file of `TrlParser`) is as if it had been there."""
+    original(self, name, value)
+    if wrap.owner_of(_getframe(2)) == wrap.PARSER and not _OF_THE_MACHINE.match(name):
+        _state.unread[name] = value
 
 
 def _wrap_loaders(module):

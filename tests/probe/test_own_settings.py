@@ -194,6 +194,18 @@ def test_a_field_of_an_own_dataclass_beside_the_training_config_is_found(real_to
     assert [sorted(one) for one in found] == [["script.mix", "temperature"]]
 
 
+@pytest.mark.training
+def test_a_variable_that_a_recipe_sets_is_found(real_tool):
+    """`env` in the YAML file of a `TrlParser` is put into the environment before the script reads it."""
+    text = DATACLASS.replace("own.mix > 0.5 and args.temperature > 1.1", "float(os.environ.get('MIX', 0)) > 0.5")
+    toys.write(real_tool.folder, text)
+    settings = {**toys.SETTINGS, "temperature": 1.2, "max_steps": 20, "output_dir": "out", "env": {"MIX": "0.9"}}
+    lines = (f"{name}: {json.dumps(value)}\n" for name, value in settings.items())
+    (real_tool.folder / "recipe.yaml").write_text("".join(lines))
+    found, _ = causes(real_tool, "--", "--config", "recipe.yaml")
+    assert found == [["env.MIX"]]
+
+
 def test_a_default_that_json_cannot_hold_is_the_parsers_own_object(tool):
     script(tool.folder, """
     import argparse, enum
