@@ -18,12 +18,12 @@ from bisect_cfg.runner.starts import MORE_THAN_ANYONE_WAITS, STARTS
 from bisect_cfg.runner.verdict import Failure
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.told_in_log import steps_reached
+from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.fields import known_names, mentioned
 from bisect_cfg.targets.launch_settings import DEEPSPEED_FILE, VARIABLE, Accelerate, ask_accelerate
 from bisect_cfg.targets.names import check_name, finite_number, parse_pins, read_good
 from bisect_cfg.targets.packages import PACKAGE, installed_by, read_packages
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.target import CommandTarget
 from bisect_cfg.targets.template import FORMATS
 
 NUMBERS: Mapping[str, tuple[float, float, bool]] = {

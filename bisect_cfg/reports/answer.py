@@ -36,9 +36,9 @@ from bisect_cfg.runner.ranks import ranks_of
 from bisect_cfg.runner.runs import Run, purpose_again
 from bisect_cfg.store.causes import Cause, Report, TrialRow, wilson
 from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.target import CommandTarget
 
 SCHEMA = 1
 """Version of result.json; raised when a key changes its meaning or goes away."""

@@ -13,8 +13,8 @@ from bisect_cfg.probe.redact import scrub
 from bisect_cfg.recommend.edits._launch import OUTSIDE, advice, place
 from bisect_cfg.recommend.edits._place import Change
 from bisect_cfg.reports.text import show
+from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.script import by_hand
-from bisect_cfg.targets.target import CommandTarget
 from bisect_cfg.targets.template import CONFIG, FOLDER, Typed
 
 

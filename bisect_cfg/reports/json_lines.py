@@ -26,7 +26,7 @@ from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_values import described
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.targets.settings import Settings
-from bisect_cfg.targets.target import Sides
+from bisect_cfg.targets.sides import Sides
 
 STEP_SECONDS = 1.0
 """Of one trial at most one step is told in so many seconds: a reader wants to see that it goes on."""

@@ -33,7 +33,7 @@ from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.shared import shared
 from bisect_cfg.reports.text import duration, show
 from bisect_cfg.targets.settings import Settings
-from bisect_cfg.targets.target import Sides
+from bisect_cfg.targets.sides import Sides
 
 COLUMNS = 100
 """Letters in a line: about what a notebook's page has room for."""

@@ -16,7 +16,7 @@ from bisect_cfg.reports.events import BisectionEvent, Progress
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.targets.settings import Settings
-from bisect_cfg.targets.target import Sides
+from bisect_cfg.targets.sides import Sides
 
 
 class Listener:

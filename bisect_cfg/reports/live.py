@@ -32,7 +32,7 @@ from bisect_cfg.reports.terminal import print_answer
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.store.interface import TrialRequest
 from bisect_cfg.targets.settings import Settings
-from bisect_cfg.targets.target import Sides
+from bisect_cfg.targets.sides import Sides
 
 OUTCOMES = {
     Outcome.PASS: ("passes", "green"),

@@ -18,9 +18,10 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.where import Place
 from bisect_cfg.store.causes import Report
+from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Settings
-from bisect_cfg.targets.target import CommandTarget, Sides
+from bisect_cfg.targets.sides import Sides
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from bisect_cfg.reports.recorded import Levels, Recorded, asked, level, read, ru
 from bisect_cfg.reports.said import Line
 from bisect_cfg.reports.shared import shared
 from bisect_cfg.store.invocation import lines_of
-from bisect_cfg.targets.target import telling_word
+from bisect_cfg.targets.command import telling_word
 
 if TYPE_CHECKING:
     import jinja2

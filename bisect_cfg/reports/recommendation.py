@@ -20,9 +20,9 @@ from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_config import TITLE, YAML, safe_yaml
 from bisect_cfg.reports.text import show
 from bisect_cfg.store.causes import Cause, Claim
+from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.settings import Settings
-from bisect_cfg.targets.target import CommandTarget
 
 Changes = Mapping[str, JsonObject]
 """Setting -> "from" and "to", as in result.json."""

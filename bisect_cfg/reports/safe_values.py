@@ -24,7 +24,7 @@ from bisect_cfg.reports.console import Hanging
 from bisect_cfg.reports.recommendation import UNTRIED, in_words
 from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.settings import Settings
-from bisect_cfg.targets.target import Sides
+from bisect_cfg.targets.sides import Sides
 
 OTHERS_SHOWN = 4
 """So many other remedies are printed; result.json has them all."""

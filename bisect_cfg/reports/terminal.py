@@ -21,9 +21,9 @@ from bisect_cfg.runner.environments import CACHE
 from bisect_cfg.runner.starts import STARTS
 from bisect_cfg.store.causes import Cause
 from bisect_cfg.store.folder import STUDIES
+from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.launch_settings import PROCESSES
 from bisect_cfg.targets.settings import Settings
-from bisect_cfg.targets.target import CommandTarget
 
 
 def told(answer: Answer, result: JsonObject) -> list[Line]:

@@ -29,8 +29,8 @@ from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.watch import watch
 from bisect_cfg.store.inputs import changed_files, refuse
 from bisect_cfg.store.state import State
+from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.script import by_hand, is_masked
-from bisect_cfg.targets.target import CommandTarget
 
 SILENCE_SECONDS = 600.0
 """Without --trial-timeout a trial may be silent for so long, or `HANG_TIMES` times as long as any run that passed;

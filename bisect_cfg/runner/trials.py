@@ -25,7 +25,7 @@ from bisect_cfg.runner.verdict import Observation, Standard, judge
 from bisect_cfg.store.interface import TrialRequest, TrialResult
 from bisect_cfg.targets.packages import PACKAGE, Mixtures, line_of
 from bisect_cfg.targets.settings import Settings
-from bisect_cfg.targets.target import Sides
+from bisect_cfg.targets.sides import Sides
 
 HORIZON_FACTOR = 2
 HORIZON_MARGIN = 4

@@ -62,7 +62,7 @@ from bisect_cfg.study.arguments import check, is_runner
 from bisect_cfg.study.ask import REASON, asked_run, check_valid
 from bisect_cfg.study.conclude import cause_of, report_of
 from bisect_cfg.study.loop import Action, Limits, run_loop
-from bisect_cfg.targets.target import Sides
+from bisect_cfg.targets.sides import Sides
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.asked import Wanted

@@ -22,10 +22,10 @@ from bisect_cfg.study.environments import both_environments, not_rebuilt
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.reproduce import FIRST, FIRST_STEPS, LINES_SHOWN, study_failure
 from bisect_cfg.study.study import Study
+from bisect_cfg.targets.command import CommandTarget, find_target
 from bisect_cfg.targets.interpreters import modules_of
 from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.target import CommandTarget, find_target
 
 REBUILT = "bad-rebuilt"
 REBUILT_TRIES = 3

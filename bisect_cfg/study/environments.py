@@ -18,7 +18,7 @@ from bisect_cfg.runner.trials import Packages
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.packages import EDITABLE, PACKAGE, Installed, Mixtures, installed_by
 from bisect_cfg.targets.settings import Settings
-from bisect_cfg.targets.target import Sides
+from bisect_cfg.targets.sides import Sides
 
 INSTALLERS = ("uv", "pip", "poetry", "pdm")
 """Those that get packages from an index; conda and Debian write another name, or none."""

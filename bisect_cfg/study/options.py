@@ -14,7 +14,7 @@ from bisect_cfg.recommend.remedy import MARGIN
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO
 from bisect_cfg.store.inputs import hash_of
 from bisect_cfg.targets.names import Assignment, as_given
-from bisect_cfg.targets.target import Given
+from bisect_cfg.targets.sides import Given
 
 OF_COMMANDS = ("bad", "config_format")
 """Options of commands of any kind; one of them says that the target is one."""

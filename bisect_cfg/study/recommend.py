@@ -29,7 +29,7 @@ from bisect_cfg.store.store import Void
 from bisect_cfg.study.environments import cures_of
 from bisect_cfg.study.loop import Action, run_loop
 from bisect_cfg.study.study import Study
-from bisect_cfg.targets.target import CommandTarget
+from bisect_cfg.targets.command import CommandTarget
 
 
 @dataclass(eq=False)

@@ -41,10 +41,10 @@ from bisect_cfg.study.prove import prove
 from bisect_cfg.study.recommend import recommend
 from bisect_cfg.study.reproduce import reproduce
 from bisect_cfg.study.study import Phase, Study
+from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.names import parse_pins, read_good
 from bisect_cfg.targets.packages import PACKAGE, read_packages
 from bisect_cfg.targets.script import Script, sites_of
-from bisect_cfg.targets.target import CommandTarget
 
 OF_SCRIPTS: tuple[Phase, ...] = (
     reproduce, find_factors, find_baselines, isolate, prove, find_rows, locate, recommend,

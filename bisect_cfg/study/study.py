@@ -27,10 +27,11 @@ from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.loop import Limits, Spent
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.told_in_log import steps_reached
+from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.packages import Installed, installed_by
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Settings
-from bisect_cfg.targets.target import CommandTarget, Sides
+from bisect_cfg.targets.sides import Sides
 
 SEVERAL = frozenset({Purpose.WARM_START, Purpose.BAD_AGAIN})
 """Purposes of which a study has several runs, so that reports say which one it was."""

@@ -318,28 +318,31 @@ def _typed_at(
 # ----------------------------------------------------------------------------------------------- a place for everything
 
 
-def check_places(
-    template: Template, factors: Collection[str], known: Collection[str], carried: Collection[str] = ()
-) -> None:
+def check_places(template: Template, names: Collection[str], good: Configuration, bad: Configuration) -> None:
     """See that every setting has a place, and every place something to put there.
 
     Args:
         template: the command.
-        factors: names that vary.
-        known: all names that a value is known of.
-        carried: names that need no place (environment variables).
+        names: of settings that need a place.
+        good, bad: all values of the two sides.
 
     Raises:
         InputError: says which, and what to write.
     """
-    there, special = template.placeholders, {CONFIG, FLAGS, FOLDER}
-    unknown = sorted(there - special - set(known))
-    if unknown:
-        name = unknown[0]
-        raise InputError(
-            f"The command has {{{name}}}, and neither side gives a value for {name}.",
-            f"Give one (--bad {name}=..., --good {name}=...), or write {{{{{name}}} where the text itself is meant.",
-        )
+    there = template.placeholders
+    for name in sorted(there - {CONFIG, FLAGS, FOLDER}):
+        given = [side for side, levels in (("good", good), ("bad", bad)) if levels.get(name, UNSET) is not UNSET]
+        if not given:
+            raise InputError(
+                f"The command has {{{name}}}, and neither side gives a value for {name}.",
+                f"Give one (--bad {name}=..., --good {name}=...), or write {{{{{name}}} where the text is meant.",
+            )
+        if len(given) == 1:
+            side = "bad" if given == ["good"] else "good"
+            raise InputError(
+                f"The command has {{{name}}}, and the {side} side gives no value for {name}.",
+                f"Give one with --{side} {name}=..., or use {{flags}}, which leaves out what is not set.",
+            )
     texts = [part for part in template.parts if isinstance(part, str)]
     within = next((text for text in texts if FLAGS in placeholders_in(text) and text != ALL_FLAGS), None)
     if within is not None:
@@ -349,10 +352,10 @@ def check_places(
             "The command has {config} and {flags}: a setting would be given twice.",
             "Write one of them, and {name} for single settings.",
         )
-    placeless = sorted(set(factors) - there - template.typed - set(carried))
+    placeless = sorted(set(names) - there - template.typed)
     if placeless and not there & {CONFIG, FLAGS}:
         raise InputError(
             f"Nothing in the command takes {', '.join(placeless)}: no placeholder, and no argument that gives it.",
-            f"Write {{flags}}, {{config}} or {{{placeless[0]}}} where the program is to be given "
-            f"{'it' if len(placeless) == 1 else 'them'}; a {{placeholder}} has letters, digits, _ . - and / alone.",
+            f"Write {{flags}}, {{config}} or {{{placeless[0]}}} where the program is to be given it; a {{placeholder}} "
+            "has letters, digits, _ . - and / alone.",
         )

@@ -40,9 +40,9 @@ from bisect_cfg.study.options import Options
 from bisect_cfg.study.reproduce import FIRST_PATIENCE
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.names import parse_pins, read_good
 from bisect_cfg.targets.script import find_script
-from bisect_cfg.targets.target import CommandTarget
 
 REPO = Path(__file__).parent.parent.parent
 SCRIPTS = REPO / "golden" / "data" / "scripts"

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import ConfigBuilt
-from bisect_cfg.targets.target import Given, find_target, is_any_command
+from bisect_cfg.targets.command import find_target, is_any_command
+from bisect_cfg.targets.sides import Given
 from bisect_cfg.targets.template import read_value
 
 ARGUMENTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20).filter(
