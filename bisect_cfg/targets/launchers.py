@@ -132,7 +132,9 @@ class Launch:
         return replace(self, added=(*several, _PROCESSES[self.kind], str(processes)))
 
     def under(self, programs: Path) -> Launch:
-        """The same with the programs of another environment, those of its folder ``bin``."""
+        """The same with the programs in another environment's ``bin``; a `PROGRAM` finds them on PATH."""
+        if self.kind == PROGRAM:
+            return self
         rest = self.before[self.wrapper :]  # `uv run` would take its own environment
         first = os.path.basename(rest[0]) if rest else "python"
         first = "python" if PYTHON.fullmatch(first) else first
@@ -243,14 +245,9 @@ def _launched(words: list[str], is_file: Callable[[str], bool], takes_value: Cal
         return Launch("trl", (words[0],), words[1]), words[2:]
     if name == "accelerate" and words[1:2] == ["launch"]:
         return _program("accelerate", words, 2, is_file)
-    kind = {"accelerate-launch": "accelerate"}.get(name, name)
-    if kind in ("torchrun", "deepspeed") or name == "accelerate-launch":
-        return _program(kind, words, 1, is_file)
-    return _any_program(words, is_file)
-
-
-def _any_program(words: list[str], is_file: Callable[[str], bool]) -> _Parts:
-    """A program that is none of the launchers: it is known by the file that it is given, or by itself."""
+    if name in ("accelerate-launch", "torchrun", "deepspeed"):
+        return _program(name.removesuffix("-launch"), words, 1, is_file)
+    # Any other program is known by the file that it is given, or by itself.
     at = next((place for place, word in enumerate(words[1:], 1) if is_file(word)), 0)
     return Launch(PROGRAM, tuple(words[:at]), words[at]), words[at + 1 :]
 

@@ -37,26 +37,16 @@ from bisect_cfg.targets.launch_settings import (
 from bisect_cfg.targets.names import read_good
 from bisect_cfg.targets.settings import Settings, build_settings, processes_in
 
-KNOWN = Accelerate(
-    {
-        "launch.fsdp_config.fsdp_version": "FSDP_VERSION",
-        "launch.fsdp_config.fsdp_offload_params": "FSDP_OFFLOAD_PARAMS",
-        "launch.fsdp_config.fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP",
-        "launch.deepspeed_config.zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
-        "launch.deepspeed_config.offload_param_device": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
-        "launch.deepspeed_config.gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-        "launch.deepspeed_config.gradient_clipping": "ACCELERATE_GRADIENT_CLIPPING",
-    },
-    {
-        "launch.fsdp_config.fsdp_version": 1,
-        "launch.fsdp_config.fsdp_offload_params": False,
-        "launch.fsdp_config.fsdp_transformer_layer_cls_to_wrap": None,
-        "launch.deepspeed_config.zero_stage": 2,
-        "launch.deepspeed_config.offload_param_device": "none",
-        "launch.deepspeed_config.gradient_accumulation_steps": None,
-        "launch.deepspeed_config.gradient_clipping": None,
-    },
-)
+HANDED_ON = {
+    "launch.fsdp_config.fsdp_version": ("FSDP_VERSION", 1),
+    "launch.fsdp_config.fsdp_offload_params": ("FSDP_OFFLOAD_PARAMS", False),
+    "launch.fsdp_config.fsdp_transformer_layer_cls_to_wrap": ("FSDP_TRANSFORMER_CLS_TO_WRAP", None),
+    "launch.deepspeed_config.zero_stage": ("ACCELERATE_DEEPSPEED_ZERO_STAGE", 2),
+    "launch.deepspeed_config.offload_param_device": ("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "none"),
+    "launch.deepspeed_config.gradient_accumulation_steps": ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", None),
+    "launch.deepspeed_config.gradient_clipping": ("ACCELERATE_GRADIENT_CLIPPING", None),
+}
+KNOWN = Accelerate({name: one[0] for name, one in HANDED_ON.items()}, {name: one[1] for name, one in HANDED_ON.items()})
 """Some of what accelerate answers."""
 
 ASKED = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_DYNAMO_BACKEND": "NO", "ACCELERATE_USE_FSDP": "true"}
