@@ -26,9 +26,6 @@ from bisect_cfg.targets.notebook import Notebook, as_script, read_notebook
 SHOWN = 5
 """So many scripts are named where the one that was asked for is not there."""
 
-USUAL = ("train.py", "main.py", "run.py", "grpo.py")
-"""What scripts that train are mostly called."""
-
 
 @dataclass(frozen=True)
 class Script:
@@ -194,12 +191,11 @@ def find_script(target: str, arguments: Sequence[str] = (), python: str | None =
         )
     if is_launcher(target) and not Path(target).is_dir():
         return _found(target, arguments, python)
-    path = Path(target)
+    path, good = Path(target), None
     try:
         path.exists()
-    except (OSError, ValueError) as error:  # a name that no file can have
-        raise InputError(f"There is no script {target[:80]}: {getattr(error, 'strerror', error)}.") from None
-    good: Path | None = None
+    except OSError as error:  # a name that no file can have
+        raise InputError(f"There is no script {target[:80]}: {error.strerror}.") from None
     if path.is_dir():
         folder, path = path, path / "train.py"
         good = folder / "good.yaml" if (folder / "good.yaml").exists() else None
@@ -213,15 +209,15 @@ def find_script(target: str, arguments: Sequence[str] = (), python: str | None =
     if not path.exists():
         raise InputError(f"There is no script {target}.", _similar(path))
     if path.suffix not in (".py", SUFFIX):
-        raise InputError(f"{target} is not a Python script.", _instead_of(path))
+        quoted = shlex.quote(target)
+        line = f"bash {quoted}" if path.suffix in (".sh", ".bash", "") else f"trl grpo --config {quoted}"
+        raise InputError(f"{target} is not a Python script.", f"Put what runs it in front, as in: {OURS} {line}")
     if not os.access(path, os.R_OK):
         raise InputError(f"The script {target} cannot be read.", "Check its permissions.")
-    if good is not None and not good.is_file():
-        raise InputError(f"There is no file {good}.", "--good takes a YAML file or name=value.")
     interpreter = python or sys.executable
     if shutil.which(interpreter) is None:
         raise InputError(
-            f"There is no Python interpreter {interpreter}.", "--python takes its path, or its name on PATH."
+            f"There is no Python interpreter {interpreter}.", "--python takes its path, or a name on PATH."
         )
     notebook = None
     if path.suffix == SUFFIX:
@@ -236,32 +232,16 @@ def _found(first: str, more: Sequence[str], python: str | None) -> Script:
     return Script(path, arguments, python, None, None if plain else launch)
 
 
-def _instead_of(path: Path) -> str:
-    """What to type in place of a file that is no script."""
-    quoted = shlex.quote(str(path))
-    if path.suffix in (".yaml", ".yml", ".json"):
-        return (
-            f"Name the script that reads it: bisect-cfg bisect train.py -- --config {quoted}, or TRL's own: "
-            f"{OURS} trl grpo --config {quoted}"
-        )
-    if path.suffix in (".sh", ".bash", ""):
-        return f"Put what runs it in front: {OURS} bash {quoted}"
-    return "Name the .py file that you would start with `python`."
-
-
 def _similar(path: Path) -> str:
     """What to do about a script that is not there: those that are, the most alike first."""
     module = path.suffix not in (".py", SUFFIX) and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", str(path))
     if module or str(path) == "-m":
-        return f"A module is started by python: bisect-cfg bisect -- python -m {path if module else 'pkg.train'}"
+        return f"A module is started by python: {OURS} python -m {path if module else 'pkg.train'}"
     try:
         scripts = sorted(str(item) for item in path.parent.glob(f"*{SUFFIX if path.suffix == SUFFIX else '.py'}"))
     except OSError:
         scripts = []
-    if not scripts:
-        return "Check the path; it is relative to where you are."
     alike = difflib.get_close_matches(str(path), scripts, SHOWN, cutoff=0.5)
-    likely = [item for item in scripts if Path(item).name in USUAL and item not in alike]
-    shown = list(dict.fromkeys([*alike, *likely, *scripts]))[:SHOWN]
+    shown = list(dict.fromkeys([*alike, *scripts]))[:SHOWN]
     more = f" and {len(scripts) - len(shown)} more" if len(scripts) > len(shown) else ""
-    return f"There are: {', '.join(shown)}{more}"
+    return f"There are: {', '.join(shown)}{more}" if shown else "Check the path; it is relative to where you are."

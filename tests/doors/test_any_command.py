@@ -311,6 +311,31 @@ def test_a_variable_that_is_to_be_none_is_not_set(tool):
     assert said.status == 0 and "unset A" in said.all, said.all
 
 
+RENDER = """
+import argparse, os
+parser = argparse.ArgumentParser()
+parser.add_argument("--workers", type=int, default=1)
+parser.add_argument("--fast", action="store_true")
+parser.add_argument("--quality", default="low")
+parser.add_argument("--out-dir")
+given = parser.parse_args()
+if given.fast and given.workers > 2 and os.environ.get("TILES"): raise RuntimeError("two workers took the same tile")
+"""
+
+
+def test_a_python_programs_own_parser_has_the_good_side(tool):
+    (tool.folder / "render.py").write_text(RENDER)
+    tool.environment["TILES"] = "64"
+    flags = ["--workers", "8", "--fast", "--quality", "high", "--out-dir", "o"]
+    command = ["--", sys.executable, "render.py", *flags]
+    result = bisected(tool, *command)
+    assert causes_of(result) == [["env.TILES", "fast", "workers"]], result["causes"]
+    assert result["failure"]["exception"] == "RuntimeError" and list(result["not_varied"]) == ["out_dir"]
+    assert len(bisected(tool, *command)["trials"]) == len(result["trials"]), "nothing is run again"
+    said = tool("bisect", "--study", "s", "--", sys.executable, "render.py", *flags[:2])
+    assert said.status == 1 and "does not fail: exit status 0" in said.out
+
+
 def test_a_script_that_is_edited_while_its_command_is_bisected_stops_the_study(tool):
     """... and so does a module beside it; as it was, the study goes on."""
     (tool.folder / "helper.py").write_text("import deeper\n")
