@@ -75,13 +75,15 @@ def tool(tool):
     return tool
 
 
-def bisected(tool, told: dict, text: str, *options: object) -> tuple[dict, Path]:
+LAUNCHES = ("accelerate", "launch", "--config_file", "accelerate.yaml", "train.py")
+
+
+def bisected(tool, told: dict, text: str, *options: object, command: tuple[str, ...] = LAUNCHES) -> tuple[dict, Path]:
     config = tool.folder / "accelerate.yaml"
     config.write_text("# mine\n" + yaml.safe_dump({"mixed_precision": "no", **told}))
     before = {path: path.read_bytes() for path in tool.folder.iterdir() if path.is_file()}
     args = "" if "args =" in text else 'args = GRPOConfig(output_dir="out", learning_rate=3e-4, beta=0.04)\n'
     script(tool.folder, args + textwrap.dedent(text))
-    command = ("accelerate", "launch", "--config_file", config, "train.py")
     said = tool("bisect", "--study", "s", "--no-where", *options, "--", *command)
     assert said.status == 0, said.all
     tool.assert_nothing_left()
@@ -156,6 +158,19 @@ def test_a_key_of_fsdps_section(tool):
     )
     safe = yaml.safe_load((study / "safe_config.yaml").read_text())
     assert {**safe, "distributed_type": "", "fsdp_config": ""} == {**told, "distributed_type": "", "fsdp_config": ""}
+
+
+def test_a_launcher_in_a_shell_script(tool):
+    text = """
+        def step(number):
+            if args.beta and os.environ.get("FSDP_OFFLOAD_PARAMS") == "true":
+                raise ValueError("planted")
+        GRPOTrainer(args, step).train()
+    """
+    (tool.folder / "run.sh").write_text(" ".join(LAUNCHES))
+    told = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}
+    result, _ = bisected(tool, told, text, "--no-recommend", command=("bash", "run.sh"))
+    assert causes(result) == [["beta", "launch.fsdp_config.fsdp_offload_params"]]
 
 
 def test_a_model_that_does_not_fit_one_device_keeps_its_launch(tool):
