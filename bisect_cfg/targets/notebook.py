@@ -7,7 +7,7 @@ under ``%%time`` as one string, in which no line can be found again.
 
 What only concerns the page (``%matplotlib``, ``%%capture``, ``%%time``) is left out, and packages are not installed: a
 trial must not change what the next one runs in. What Jupyter has and a plain script lacks is put in front: ``display``,
-``await`` outside of functions, the notebook's folder on ``sys.path``.
+and the notebook's folder on ``sys.path``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import json
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -49,6 +49,7 @@ _TRANSPARENT = ("capture", "time", "prun", "wandb")
 _SHELLS = ("bash", "sh", "script", "!", "sx", "system")
 
 _NO_CODE = re.compile(r"\s*(?:#.*)?$")
+_FUTURE = re.compile(r"^from __future__ import ([\w ,]+)", re.MULTILINE)
 _LEFT_OUT = "pass  # left out: "
 
 
@@ -133,33 +134,27 @@ class _Cell:
     installs: list[str] = field(default_factory=list)
     for_ipython: list[str] = field(default_factory=list)
     future: list[str] = field(default_factory=list)
-    waits: bool = False
 
     def made(self, source: str) -> _Cell:
         lines = [f"{line}\n" for line in source.rstrip().split("\n")]
-        if _tree(source) is None:
+        if not _is_python(source):
             lines = self._without_magics(lines)
         self.text = "".join(lines)
-        tree = _tree(self.text)
-        if tree is None:
-            self._refuse()
-        self._move_future(tree)
-        self._wait(tree)
+        try:
+            _check(self.text)
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None) or 1
+            quoted = (self.text.split("\n")[line - 1 : line] or [""])[0].strip()
+            raise InputError(
+                f"{self._at(line)} is not valid Python ({getattr(error, 'msg', error)}): {quoted}",
+                "Fix the cell, and save the notebook.",
+            ) from None
+        self.future = [name for names in _FUTURE.findall(self.text) for name in re.split(r"[\s,]+", names.strip())]
+        self.text = _FUTURE.sub("pass", self.text)  # a script has it at its beginning
         return self
 
     def _at(self, line: int) -> str:
         return f"{self.notebook}, cell {self.number}, line {line}"
-
-    def _refuse(self) -> None:
-        try:
-            compile(self.text, self.notebook, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        except (SyntaxError, ValueError) as error:
-            line = getattr(error, "lineno", None) or 1
-            quoted = (self.text.split("\n")[line - 1 : line] or [""])[0].strip()
-            said = f"({getattr(error, 'msg', error)}): {quoted}"
-            raise InputError(
-                f"{self._at(line)} is not valid Python {said}", "Fix the cell, and save the notebook."
-            ) from None
 
     # ------------------------------------------------------------------------------------------- lines of IPython
 
@@ -190,7 +185,7 @@ class _Cell:
         blank, body = lines[:first], lines[first + 1 :]
         if name in _TRANSPARENT:
             rest = [*blank, "\n", *body]
-            plain = not "".join(body).strip() or _tree("".join(body)) is not None
+            plain = _is_python("".join(body))
             return [*blank, f"# {lines[first]}", *(rest if plain else self._without_magics(rest))[first + 1 :]]
         if name in _SHELLS:
             for position, one in enumerate(body):
@@ -226,57 +221,24 @@ class _Cell:
     def _not_installed(self, command: str, line: int) -> None:
         self.installs.append(f"{' '.join(command.split())} (cell {self.number}, line {line})")
 
-    # -------------------------------------------------------------------------------- what a script has elsewhere
 
-    def _move_future(self, tree: ast.Module) -> None:
-        """``from __future__ import ...``, which a script has at its beginning."""
-        for node in tree.body:
-            if isinstance(node, ast.ImportFrom) and node.module == "__future__":
-                self.future += [alias.name for alias in node.names]
-                self._replace(node, "pass" + "\n" * (node.end_lineno - node.lineno))
+def _check(source: str) -> None:
+    """See that a cell is Python.
 
-    def _wait(self, tree: ast.Module) -> None:
-        """``await`` outside of functions."""
-        found = list(_awaits(tree))
-        for node in reversed(found):
-            nested = isinstance(node, ast.Await) and any(isinstance(one, ast.Await) for one in ast.walk(node.value))
-            if nested or not isinstance(node, ast.Await):
-                raise InputError(
-                    f"{self._at(node.lineno)} waits outside of a function as no script can.",
-                    "Put it into a function (async def) and await that.",
-                )
-            self._replace(node, f"_wait_for(lambda: {ast.get_source_segment(self.text, node.value)})")
-        self.waits = bool(found)
-
-    def _replace(self, node: ast.stmt | ast.expr, text: str) -> None:
-        lines = self.text.encode().splitlines(keepends=True)  # ast counts in bytes
-        start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
-        end = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
-        data = b"".join(lines)
-        self.text = (data[:start] + text.encode() + data[end:]).decode()
+    Raises:
+        SyntaxError, ValueError: it is not.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compile(source, "cell", "exec", dont_inherit=True)
 
 
-def _tree(source: str) -> ast.Module | None:
-    """A cell as Python; None if it is none."""
-    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+def _is_python(source: str) -> bool:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(source, "cell", "exec", flags, dont_inherit=True)
-            return compile(source, "cell", "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+        _check(source)
     except (SyntaxError, ValueError):
-        return None
-
-
-def _awaits(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """What waits outside of functions, in the order of the text; not what waits within that."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.Await, ast.AsyncFor, ast.AsyncWith)):
-            yield child
-        elif isinstance(child, ast.comprehension) and child.is_async:
-            yield child.iter
-        elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            yield from _awaits(child)
+        return False
+    return True
 
 
 def _difference(before: list[str], after: list[str]) -> tuple[int, int, list[str]]:
@@ -322,7 +284,6 @@ def _head(path: Path, cells: Sequence[_Cell]) -> str:
         """,
         _IPYTHON if "get_ipython()" in code else "",
         _DISPLAY if re.search(r"\bdisplay\(", code) else "",
-        _WAIT if any(cell.waits for cell in cells) else "",
     ]
     return "\n".join(filter(None, (textwrap.dedent(part).strip() for part in parts))) + "\n"
 
@@ -345,16 +306,4 @@ try:
     from IPython.display import display
 except ImportError:
     display = print
-"""
-
-# One loop for all, as in Jupyter: what one cell has begun another may wait for.
-_WAIT = """
-def _wait_for(start):
-    import asyncio
-    async def run():
-        return await start()
-    if not hasattr(_wait_for, "loop"):
-        _wait_for.loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(_wait_for.loop)
-    return _wait_for.loop.run_until_complete(run())
 """

@@ -140,9 +140,7 @@ def test_folder_without_train_py(tool):
 
 def test_not_a_python_script(tool):
     (tool.folder / "run.sh").write_text("#!/bin/sh\nexport A=1\naccelerate launch \\\n  train.py --lr 1\n")
-    assert_clear(
-        tool("bisect", "run.sh"), "run.sh is not a", "bisect-cfg bisect -- A=1 accelerate launch train.py --lr 1"
-    )
+    assert_clear(tool("bisect", "run.sh"), "run.sh is not a", "bisect-cfg bisect -- bash run.sh")
     (tool.folder / "r.yaml").write_text("beta: 0.04\n")
     assert_clear(tool("bisect", "r.yaml"), "r.yaml is not a", "bisect-cfg bisect -- trl grpo --config r.yaml")
     assert_clear(tool("bisect", "-m", "pkg.train", "--lr", "1"), "bisect-cfg bisect -- python -m pkg.train --lr 1")
