@@ -133,7 +133,7 @@ class Accelerate:
         return {self.variables[name]: None if value is None else text_of(value)} if name in self.variables else {}
 
 
-@functools.cache  # once a study
+@functools.cache  # it imports torch: once a run of ours
 def ask_accelerate(python: str, flags: tuple[str, ...] = ()) -> Accelerate:
     """Ask the accelerate of an interpreter, also about the flags that a command gives to ``accelerate launch``."""
     source = Path(__file__).with_name("ask_accelerate.py").read_text(encoding="utf-8")
