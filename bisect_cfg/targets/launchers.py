@@ -272,23 +272,20 @@ def _program(kind: str, words: list[str], start: int, is_file: Callable[[str], b
 
 def _under_python(words: list[str], is_file: Callable[[str], bool]) -> _Parts:
     position = 1
-    while position < len(words) and words[position].startswith("-"):
+    while position < len(words) and words[position].startswith("-") and words[position] not in ("-c", "-"):
         word = words[position]
-        if word in _MODULE[:1] and position + 1 < len(words):
+        if word == "-m" and position + 1 < len(words):
             return _module_of_python(words, position + 1, is_file)
-        if word in ("-c", "-", "-m"):
-            raise InputError(
-                "What is to be run must be a file or a module.",
-                "Put the code into a file: python train.py, or name the module: python -m pkg.train",
-            )
         if re.match(r"-[a-zA-Z]*[IES]", word):
             raise InputError(
                 f"A Python that is started with {word} cannot be watched: it ignores the environment.",
                 f"Leave {word} out.",
             )
         position += 2 if word in _PYTHON_VALUES else 1
-    if position >= len(words):
-        raise InputError(f"`{' '.join(words)}` runs no script.", "Name the script that you would start with it.")
+    if position >= len(words) or words[position] in ("-c", "-"):
+        raise InputError(
+            "What is to be run must be a file or a module.", "As in: python train.py, or python -m pkg.train"
+        )
     return Launch("python", tuple(words[:position]), words[position]), words[position + 1 :]
 
 
