@@ -54,9 +54,6 @@ def start(path):
         _note_preparations()
         return
 
-    side_effects.state.folder = os.path.dirname(
-        path
-    )  # what runs before the fork writes there, not to the user's places
     server = serve.Server(orders.socket)
     os.set_inheritable(orders.socket, False)
     nvml_of_the_user = os.environ.get(_NVML)
@@ -114,7 +111,6 @@ def join():
         orders = _orders(os.path.join(folder, protocol.ORDERS_FILE))
     except (OSError, ValueError, TypeError, KeyError):  # the trial is over, and so will we be in a moment
         return
-    side_effects.state.folder = folder  # started before there is a trial: nothing goes to the user's places
     library_objects.install()
     own_settings.install()
     training.install()

@@ -47,72 +47,50 @@ class Saver:
         self.folder = os.path.join(record.trial(), protocol.CHECKPOINTS_FOLDER)
         self.several = (getattr(trainer.args, "world_size", 1) or 1) > 1
         self.decides = not self.several or world.rank() == 0
-        self.kept = []
+        self.planned = 0  # of several processes: the step at which all save
+        self.given_up = False
         self.last = time.monotonic()
         self.seconds = None  # that the last one took
         self.most = 0  # how many may be kept
-        self.given_up = False
+        self.kept = []
         self.shortly = []  # those shortly before the failure, which are kept
         self.due = list(_SHORTLY)  # and those that are still to come
-        self.planned = None  # of several processes: the step at which all save
 
     def after_step(self, module):
         """Save if it is time for it. `module` is `transformers.trainer`."""
-        if self.given_up:
-            return
         step = self.trainer.state.global_step
-        path = os.path.join(self.folder, f"checkpoint-{step}")
         try:
-            if self.several:
-                self._go_by_plan(step, path, module)
-            elif self._may_decide() and self._is_time(step):
-                self._save(step, path, module)
+            if not self.given_up and (self._is_planned(step) if self.several else self._is_time(step)):
+                self._save(step, module)
         except Exception as error:  # the run is about something else
-            self._give_up(f"{type(error).__name__}: {str(error)[:300]}", path)
+            self._give_up(f"{type(error).__name__}: {str(error)[:300]}", step)
 
-    def _may_decide(self):
-        return self.orders.before is not None or time.monotonic() - self.last >= _LEAST_SECONDS
-
-    def _go_by_plan(self, step, path, module):
+    def _is_planned(self, step):
         if not self.decides:
             self.planned = _read_plan(self.folder)
-        if self.planned == _NEVER:
-            self.given_up = True
-        elif self.planned == step:
-            self.planned = None
-            self._save(step, path, module)
-        elif self.decides and (self.planned or 0) < step and self._may_decide():
+            self.given_up = self.planned == _NEVER
+        elif self.planned < step:
             coming = step + 1
             while not self._at_boundary(coming):
                 coming += 1
             if self._is_time(coming):
                 self.planned = coming
                 _write_plan(self.folder, coming)
+        return self.planned == step
 
     def _is_time(self, step):
         """Whether to save after `step`."""
-        if not self._at_boundary(step) or (self.seconds is None and not self._begin()):
+        waited = time.monotonic() - self.last
+        if self.orders.before is None and waited < _LEAST_SECONDS or not self._at_boundary(step):
+            return False
+        if self.seconds is None and not self._begin():
             return False
         left = math.inf if self.orders.before is None else self.orders.before - step
         if _LATEST <= left <= (self.due or [0])[0]:
             self.due = [steps for steps in self.due if steps < left]
             self.shortly.append(step)
             return True
-        return time.monotonic() - self.last >= self.seconds / _SHARE
-
-    def _save(self, step, path, module):
-        begun = time.monotonic()
-        _save(self.trainer, module, self.folder)
-        if not self.decides:
-            return
-        self.last = time.monotonic()
-        self.seconds = self.last - begun
-        self.kept = to_keep([*self.kept, step], self.most, self.shortly)
-        for name in os.listdir(self.folder):
-            if name not in (_PLAN_FILE, *(f"checkpoint-{kept}" for kept in self.kept)):
-                shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
-        taken = origin.intake_of(self.trainer)
-        record.event(protocol.CheckpointSaved(step, path, round(self.seconds, 3), self.kept, taken))
+        return waited >= self.seconds / _SHARE
 
     def _at_boundary(self, step):
         """Whether what comes after a step begins with new completions: those that are used again are not saved."""
@@ -129,17 +107,30 @@ class Saver:
         self.most = int(self.orders.most_bytes // max(size, 1))
         if self.most < 1:
             self._give_up(f"there is no room for one of about {size / 1e9:.1f} GB")
-            return False
         self.seconds = size / _BYTES_PER_SECOND
-        return True
+        return self.most >= 1
 
-    def _give_up(self, why, path=None):
+    def _save(self, step, module):
+        begun = time.monotonic()
+        _save(self.trainer, module, self.folder)
+        if not self.decides:
+            return
+        self.last = time.monotonic()
+        self.seconds = self.last - begun
+        self.kept = to_keep([*self.kept, step], self.most, self.shortly)
+        for name in os.listdir(self.folder):
+            if name not in (_PLAN_FILE, *(f"checkpoint-{kept}" for kept in self.kept)):
+                shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+        path, taken = os.path.join(self.folder, f"checkpoint-{step}"), origin.intake_of(self.trainer)
+        record.event(protocol.CheckpointSaved(step, path, round(self.seconds, 3), self.kept, taken))
+
+    def _give_up(self, why, step=None):
         self.given_up = True
         record.event(protocol.NoCheckpoints(why))
         if self.decides and self.several:
             _write_plan(self.folder, _NEVER)
-        if self.decides and path is not None:
-            shutil.rmtree(path, ignore_errors=True)
+        if self.decides:
+            shutil.rmtree(os.path.join(self.folder, f"checkpoint-{step}"), ignore_errors=True)
 
 
 def can_save(trainer):
@@ -160,7 +151,7 @@ def _read_plan(folder):
         with open(os.path.join(folder, _PLAN_FILE), encoding="utf-8") as stream:
             return int(stream.read())
     except (OSError, ValueError):
-        return None
+        return 0
 
 
 def to_keep(steps, most, shortly=()):
@@ -189,12 +180,11 @@ def _save(trainer, module, folder):
         "output_dir": folder, "save_only_model": False, "save_total_limit": None, "push_to_hub": False,
         "save_strategy": module.SaveStrategy.NO if hasattr(module, "SaveStrategy") else "no",
     }  # fmt: skip
-    changes = {name: value for name, value in changes.items() if hasattr(args, name)}
-    before = {name: getattr(args, name) for name in changes}
+    before = {name: getattr(args, name) for name in changes if hasattr(args, name)}
     with library_objects.unwatched(args):
-        for name, value in changes.items():
-            object.__setattr__(args, name, value)
         try:
+            for name in before:
+                object.__setattr__(args, name, changes[name])
             module.Trainer._save_checkpoint(trainer, trainer.model, None)
         finally:
             for name, value in before.items():

@@ -46,7 +46,7 @@ class _State:
 
 
 state = _State()
-_putenv, _unsetenv = os.putenv, os.unsetenv
+_putenv = os.putenv
 
 
 def begin(folder):
@@ -117,33 +117,34 @@ def _joined(path):
 
 
 def _with_ours(environment):
-    """An environment for a process that is started from here; unchanged if it is none (then the call says so)."""
+    """An environment for a process that is started from here, by name or as a list of ``NAME=value``; unchanged if it
+    is neither (None: as it is here; otherwise the call says so)."""
+    listed = isinstance(environment, (list, tuple))
     try:
-        found = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
-    except (TypeError, AttributeError):
+        pairs = (one.split(b"=", 1) for one in environment) if listed else environment.items()
+        found = {os.fsencode(name): os.fsencode(value) for name, value in pairs}
+    except (TypeError, AttributeError, ValueError):
         return environment
     found[PATH] = _joined(found.get(PATH))
     found[PROBE] = state.value
-    return found
+    return [name + b"=" + value for name, value in found.items()] if listed else found
 
 
-def _list_with_ours(environment):
-    """The same for a list of ``NAME=value``."""
-    rest = [one for one in environment if not one.startswith((PATH + b"=", PROBE + b"="))]
-    path = next((one[len(PATH) + 1 :] for one in environment if one.startswith(PATH + b"=")), None)
-    return [*rest, PATH + b"=" + _joined(path), PROBE + b"=" + state.value]
+def _around(owner, name, call):
+    """As `wrap.around`, which needs `functools`."""
+    original = getattr(owner, name, None)
+    if original is None:
+        return
 
+    def wrapped(*arguments, **keywords):
+        return call(original, *arguments, **keywords)
 
-def _like(original):
-    def named(function):
-        for name in ("__name__", "__qualname__", "__doc__", "__module__"):
-            try:
-                setattr(function, name, getattr(original, name))
-            except (AttributeError, TypeError):
-                pass
-        return function
-
-    return named
+    for part in ("__name__", "__qualname__", "__doc__", "__module__"):
+        try:
+            setattr(wrapped, part, getattr(original, part))
+        except (AttributeError, TypeError):
+            pass
+    setattr(owner, name, wrapped)
 
 
 def _wrap_processes():
@@ -154,71 +155,48 @@ def _wrap_processes():
     """
     import _posixsubprocess
 
-    @_like(os.putenv)
-    def putenv(name, value):
+    def putenv(original, name, value):
         key = os.fsencode(name)
         if key != PROBE:
-            _putenv(name, _joined(os.fsencode(value)) if key == PATH else value)
+            original(name, _joined(os.fsencode(value)) if key == PATH else value)
 
-    @_like(os.unsetenv)
-    def unsetenv(name):
+    def unsetenv(original, name):
         key = os.fsencode(name)
         if key == PATH:
             _putenv(PATH, SITE)
         elif key != PROBE:
-            _unsetenv(name)
+            original(name)
 
-    _os.putenv, _os.unsetenv = putenv, unsetenv
+    def fork_exec(original, *arguments):
+        return original(*arguments[:5], *map(_with_ours, arguments[5:6]), *arguments[6:])
 
-    fork_exec = _posixsubprocess.fork_exec
+    def start(original, path, argv, env, **options):
+        return original(path, argv, _with_ours(env), **options)
 
-    @_like(fork_exec)
-    def fork_exec_with_ours(*arguments):
-        if arguments[5:] and isinstance(arguments[5], (list, tuple)):  # None: as it is here
-            arguments = (*arguments[:5], _list_with_ours(arguments[5]), *arguments[6:])
-        return fork_exec(*arguments)
+    def wait(original, *arguments):
+        result = original(*arguments)
+        pid, status = result[:2]
+        if pid and (os.WIFEXITED(status) or os.WIFSIGNALED(status)):
+            _noticed(pid, status)
+        return result
 
-    _posixsubprocess.fork_exec = fork_exec_with_ours
-
-    def given(original):
-        @_like(original)
-        def start(path, argv, env, **options):
-            return original(path, argv, env if env is None else _with_ours(env), **options)
-
-        return start
-
-    for name in ("execve", "posix_spawn", "posix_spawnp"):
-        if hasattr(os, name):
-            setattr(_os, name, given(getattr(os, name)))
-
-    def waiting(original):
-        @_like(original)
-        def wait(*arguments):
-            result = original(*arguments)
-            pid, status = result[:2]
-            if pid and (os.WIFEXITED(status) or os.WIFSIGNALED(status)):
-                _noticed(pid, status)
-            return result
-
-        return wait
-
-    for name in ("waitpid", "wait", "wait3", "wait4"):
-        setattr(_os, name, waiting(getattr(os, name)))
-
-    system_ = os.system
-
-    @_like(system_)
-    def system(command):
-        status = system_(command)
+    def system(original, command):
+        status = original(command)
         _noticed(0, status)
         return status
 
-    _os.system = system
+    _around(_posixsubprocess, "fork_exec", fork_exec)
+    for call, names in (
+        (putenv, ["putenv"]), (unsetenv, ["unsetenv"]), (start, ["execve", "posix_spawn", "posix_spawnp"]),
+        (wait, ["waitpid", "wait", "wait3", "wait4"]), (system, ["system"]),
+    ):  # fmt: skip
+        for name in names:
+            _around(_os, name, call)
 
     early = sys.modules.get("subprocess")  # a .pth file has imported it: it has the originals
     if early is not None:
         if hasattr(early, "_fork_exec"):
-            early._fork_exec = fork_exec_with_ours
+            early._fork_exec = _posixsubprocess.fork_exec
         if hasattr(early, "_del_safe"):
             early._del_safe.waitpid = _os.waitpid
 

@@ -12,23 +12,29 @@ first meet: no data and no model has been loaded eight times over.
 import socket
 import sys
 
-from . import children, library_objects, protocol, record, side_effects, sources, training, world
-from .held import functools, os
+from . import children, library_objects, protocol, record, side_effects, sources, training, world, wrap
+from .held import os
 from .imports import when_imported
 
-_state = {"orders": None, "world": 1}
+
+class _State:
+    orders = None  # protocol.Inspect
+    world = 1
+
+
+state = _State()
 
 
 def start(orders):
     """Set the hooks, by a `protocol.Inspect`."""
-    _state["orders"] = orders
+    state.orders = orders
     library_objects.install()
     side_effects.install()
-    sources.state.before = _before
+    sources.state.before = lambda kind, index: _arrive()
     sources.state.after = _after
-    when_imported("transformers.trainer", lambda module: _end_at(module.Trainer))
-    when_imported("transformers.trainer", lambda module: _end_instead_of_training(module.Trainer))
-    when_imported("trl.trainer.grpo_trainer", lambda module: _end_at(module.GRPOTrainer))
+    when_imported("transformers.trainer", lambda module: wrap.around(module.Trainer, "__init__", _build))
+    when_imported("transformers.trainer", lambda module: wrap.around(module.Trainer, "train", _end_instead))
+    when_imported("trl.trainer.grpo_trainer", lambda module: wrap.around(module.GRPOTrainer, "__init__", _build))
     previous = sys.excepthook
 
     def excepthook(kind, error, trace):
@@ -43,65 +49,47 @@ def start(orders):
 
 def _arrive():
     """The first time: open this rank's folder, say where it runs, leave no trace in the environment."""
-    orders = _state["orders"]
     if record.folder() is not None:
         return
-    rank = world.number(world.RANK, 0)
-    _state["world"] = world.number(world.WORLD, 1)
-    folder = os.path.join(orders.folder, f"rank-{rank}")
+    rank, state.world = world.number(world.RANK, 0), world.number(world.WORLD, 1)
+    folder = os.path.join(state.orders.folder, f"rank-{rank}")
     os.makedirs(folder, exist_ok=True)
     record.open_folder(folder)
-    children.set_variables(orders.restore)
+    children.set_variables(state.orders.restore)
     from . import machine  # and what it imports, in this process alone
 
     found = {**machine.installed(), **machine.machine()}
     found["loaded_cublas"] = machine.loaded_cublas() if "torch" in sys.modules else None
     local_rank = world.number(("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), 0)
-    record.event(protocol.Arrived(found, _state["world"], rank, local_rank, socket.gethostname()))
-
-
-def _before(kind, index):
-    _arrive()
+    record.event(protocol.Arrived(found, state.world, rank, local_rank, socket.gethostname()))
 
 
 def _after(kind, thing):
-    if kind == "args" and _state["world"] > 1 and _is_the_trainers(thing):
+    if kind == "args" and state.world > 1 and _is_studied(thing):
         _end(None)
 
 
-def _is_the_trainers(arguments):
+def _is_studied(arguments):
     """Whether this will be the training under study: a script may configure something else first."""
-    if "trl.trainer.grpo_config" in sys.modules:
-        return library_objects.is_grpo(type(arguments))
-    return True
+    return "trl.trainer.grpo_config" not in sys.modules or library_objects.is_grpo(type(arguments))
 
 
-def _end_at(cls):
-    """Building a trainer of this class for the training under study is the end."""
-    original = cls.__init__
-
-    @functools.wraps(original)
-    def __init__(self, *args, **kwargs):
-        given = [*args, *kwargs.values()]
-        arguments = next((one for one in given if sources.object_index("args", one) is not None), None)
-        if arguments is not None and not _is_the_trainers(arguments):
-            return original(self, *args, **kwargs)
-        _end(arguments, kwargs.get("model", args[0] if args else None))
-
-    cls.__init__ = __init__
+def _build(original, trainer, *arguments, **keywords):
+    """Building a trainer for the training under study is the end."""
+    given = (*arguments, *keywords.values())
+    config = next((one for one in given if sources.object_index("args", one) is not None), None)
+    if config is None or _is_studied(config):
+        _end(config, keywords.get("model", arguments[0] if arguments else None))
+    return original(trainer, *arguments, **keywords)
 
 
-def _end_instead_of_training(cls):
+def _end_instead(original, trainer, *_, **__):
     """Whatever a script trains before the training under study, it is not trained."""
-
-    def train(self, *args, **kwargs):
-        _end(self.args)
-
-    cls.train = train
+    _end(trainer.args)
 
 
-def _end(arguments, model=None):
+def _end(config, model=None):
     _arrive()
-    index = None if arguments is None else sources.object_index("args", arguments)
+    index = None if config is None else sources.object_index("args", config)
     record.event(protocol.Stopped(index, str(getattr(model, "dtype", "")).replace("torch.", "") or None))
     training.finish(0)

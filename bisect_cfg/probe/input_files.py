@@ -13,15 +13,13 @@ import sys
 from . import protocol, record
 from .held import os
 
-# A script that opens more than this walks through a data set; its files are then not told apart.
-_AT_MOST = 500
+# A script that opens more than this walks through a data set, whose files are then not told apart. Of modules there may
+# be more: a library that is being developed beside the script has hundreds.
+_AT_MOST = {"data": 500, "module": 2000}
 
-# Modules are told apart from data: a library that is being developed beside the script has hundreds.
-_MODULES_AT_MOST = 2000
-
-_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
-_CACHE = os.sep + "__pycache__" + os.sep
+_PYTHON = (sys.prefix + os.sep, sys.base_prefix + os.sep)
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_CACHE = os.sep + "__pycache__" + os.sep
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -29,8 +27,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 class _State:
     folders = ()
     files = frozenset()
-    known = None  # {(path, mode)} once the hook stands, which cannot be taken away again
-    modules = 0
+    known = None  # kind -> {(path, mode)} once the hook stands, which cannot be taken away again
     process = None  # a forked helper of the script's inherits the hook; what it opens is left out
 
 
@@ -40,8 +37,10 @@ state = _State()
 def begin(wanted, first=True):
     """Note what is opened from here on.
 
-    `wanted` is a `protocol.InputPlaces`; None to note nothing. `first` says whether this is the first process of the
-    run, so that nothing of the script has been imported yet (or, after a fork, that the first run has shown it).
+    Args:
+        wanted: a `protocol.InputPlaces`; None to note nothing.
+        first: whether this is the first process of the run, so that nothing of the script has been imported yet (or,
+            after a fork, that the first run has shown it).
     """
     if wanted is None:
         return
@@ -49,7 +48,7 @@ def begin(wanted, first=True):
     state.files = frozenset(wanted.files)
     if state.known is None:
         sys.addaudithook(_hook)
-    state.known, state.modules, state.process = set(), 0, os.getpid()
+    state.known, state.process = {"data": set(), "module": set()}, os.getpid()
     if not first:
         _note_imported()
 
@@ -81,62 +80,44 @@ def _note(path, mode):
     try:
         if not isinstance(path, (str, bytes)) or state.process != os.getpid():
             return
-        path = os.path.abspath(os.fsdecode(path))
+        path, kind = os.path.abspath(os.fsdecode(path)), "data"
         if path.endswith((".py", ".pyc")):
-            _note_module(path, mode)
+            path, kind, mode = _source_of(path, mode), "module", "m" if mode == "r" else mode
+        known, counts = state.known[kind], _is_own_module if kind == "module" else _is_own_data
+        if path is None or (path, mode) in known or len(known) >= _AT_MOST[kind]:
             return
-        if len(state.known) - state.modules >= _AT_MOST or (path, mode) in state.known:
-            return
-        if path in state.files or _counts(path):
-            state.known.add((path, mode))
-            _tell(path, mode, mode == "r")
+        if path in state.files or counts(path):
+            known.add((path, mode))
+            found = os.stat(path) if mode != "w" else None
+            record.event(protocol.Opened(path, mode, found and [found.st_mtime_ns, found.st_size, found.st_ino]))
     except Exception:  # raised here it would be the script's open that fails
         return
 
 
-def _note_module(path, mode):
+def _source_of(path, mode):
     """A module is read from its source or, if that was compiled before, from a cache beside it. One that is written is
     code that the run makes for itself."""
-    if path.endswith(".pyc"):
-        folder, found, name = path.rpartition(_CACHE)
-        if not found or mode == "w":
-            return
-        path = os.path.join(folder, name.partition(".")[0] + ".py")
-    mode = "m" if mode == "r" else mode
-    if (path, mode) in state.known or state.modules >= _MODULES_AT_MOST or not _is_own_module(path):
-        return
-    state.modules += 1
-    state.known.add((path, mode))
-    _tell(path, mode, mode == "m")
+    if path.endswith(".py"):
+        return path
+    folder, inside, name = path.rpartition(_CACHE)
+    return os.path.join(folder, name.partition(".")[0] + ".py") if inside and mode == "r" else None
+
+
+def _is_installed(path):
+    return path.startswith(_PYTHON) or any(f"{os.sep}{name}-packages" in path for name in ("site", "dist"))
 
 
 def _is_own_module(path):
-    if path in state.files:
-        return True
-    if path.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep, _OURS)) or any(
-        part in path for part in _INSTALLED
-    ):
+    if _is_installed(path) or path.startswith(_OURS):
         return False
-    if path.startswith(state.folders):
-        return True
     made = os.path.join(os.environ.get("TMPDIR") or "/tmp", "")  # torch's compiler keeps what it generates there
-    return not path.startswith(made) and os.sep + "." not in path
+    return path.startswith(state.folders) or (not path.startswith(made) and os.sep + "." not in path)
 
 
-def _tell(path, mode, exists):
-    known = os.stat(path) if exists else None
-    stamp = None if known is None else [known.st_mtime_ns, known.st_size, known.st_ino]
-    record.event(protocol.Opened(path, mode, stamp))
-
-
-def _counts(path):
+def _is_own_data(path):
     trial = record.trial()
-    if trial is not None and path.startswith(os.path.join(trial, "")):
-        return False  # what the processes of a trial tell each other
-    for folder in state.folders:
-        if path.startswith(folder):
-            rest = path[len(folder) :]
-            hidden = rest.startswith(".") or os.sep + "." in rest
-            code = rest.endswith(".so") or "site-packages" in rest  # modules are told before
-            return not (hidden or code or path.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep)))
-    return False
+    if _is_installed(path) or path.endswith(".so"):
+        return False
+    if trial is not None and path.startswith(os.path.join(trial, "")):  # what the processes of a trial tell each other
+        return False
+    return any(path.startswith(one) and os.sep + "." not in path[len(one) - 1 :] for one in state.folders)

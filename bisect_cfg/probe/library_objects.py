@@ -109,7 +109,7 @@ def _build(thing, kind, resolve):
     )
     apply(thing, wanted, defaults)
     if kind == "args":
-        side_effects.silence(thing, index, _prepares(cls, index))
+        side_effects.silence(thing, _prepares(cls, index))
     try:
         resolve()
     except BaseException as error:

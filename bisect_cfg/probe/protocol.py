@@ -520,10 +520,27 @@ class Skipped(Event, tag="skipped"):
 
 
 @dataclass(frozen=True)
-class Redirected(Event, tag="redirected"):
-    """What was to be saved at this path is in the trial's folder."""
+class ResumeSkipped(Event, tag="resume_skipped"):
+    """The script would have gone on from this checkpoint; the trial begins fresh."""
 
     path: str
+
+
+@dataclass(frozen=True)
+class OtherSchedule(Event, tag="other_schedule"):
+    """The schedule of the training is not the one that was built for its settings, but one that the script has loaded.
+
+    Attributes:
+        rate: its base rate.
+        place: its steps so far.
+        own_rate: the base rate of the one that was built.
+        own_place: the same of it.
+    """
+
+    rate: float
+    place: int
+    own_rate: float
+    own_place: int
 
 
 @dataclass(frozen=True)
@@ -697,12 +714,10 @@ class NonFiniteParameters(Event, tag="non_finite_parameters"):
 
 @dataclass(frozen=True)
 class TrainEnd(Event, tag="train_end"):
-    """Training is over; `stopped`: by us, at the "horizon" or because of `NON_FINITE`. `again`: whether the script may
-    train once more after it."""
+    """Training is over; `stopped`: by us, at the "horizon" or because of `NON_FINITE`."""
 
     steps: int
     stopped: str = ""
-    again: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,300 +1,330 @@
-"""What a training saves outside the trial's folder lands inside it: nothing of the user's is overwritten.
+"""Where a trial saves, and where it reads: one table for both.
 
-A callback that keeps the best model (``trainer.save_model("best")``) would put the weights of a short run, under
-settings that are not the user's, in the place of their own. So, from the beginning of the training under study on, the
-functions with which models, optimizers and states are saved write into ``output/elsewhere`` of the trial, under the
-path that they were given; whatever loads such a path afterwards, in whichever process of the run, gets what was
-written. Saving that would fail at its own place (no such folder, not allowed) is left to fail there.
+What a script calls ``outputs/sft`` is the folder `output/home/me/outputs/sft` of the trial for all functions that save
+models, optimizers and states: nothing of the user's is overwritten. Whatever reads ``outputs/sft`` afterwards, in any
+process of the run, gets what was saved there, and what lies at the user's own place below it, as if it had been saved
+over that. So do `open`, `os.listdir` and their kind, with which scripts look for what they have saved. The output
+folder of a training config is a place in the same table (`side_effects`), so that a later training loads what an
+earlier one has saved, by whatever name. Of a trial that was forked, what was saved before the fork lies in between.
 
-Before that training the script's files are its own: a model that it saves for others to load (another process, a plain
-`open`) has to be where it says, and is what the user's own run would write there. So are folders and files of
-`tempfile` at any time, devices, and what is written with a plain `open`.
+Left as they are: what is written with a plain `open`, devices, what lies in folders of `tempfile`, and what a script
+removes that no trial has saved. Saving that would fail at its own place (no such folder, not allowed) fails in a trial
+as well.
 """
 
-import sys
+import contextlib
+import inspect
 
-from . import children, protocol, record
-from .held import functools, os
+from . import children, wrap
+from .held import os, threading
 from .imports import when_imported
 
 OUTPUT = "output"
-FOLDER = os.path.join(OUTPUT, "elsewhere")
-
-# A script that makes more temporary files than this saves models in few of them.
-_AT_MOST_TEMPORARY = 10000
-
-# Modules with classes that have `save_pretrained` or `from_pretrained`; which classes, differs from version to version.
-_PRETRAINED = (
-    "transformers.modeling_utils", "transformers.configuration_utils", "transformers.generation.configuration_utils",
-    "transformers.tokenization_utils_base", "transformers.tokenization_utils_tokenizers",
-    "transformers.tokenization_mistral_common", "transformers.processing_utils",
-    "transformers.feature_extraction_utils", "transformers.image_processing_base",
-    "transformers.video_processing_utils", "transformers.models.auto.auto_factory",
-    "transformers.models.auto.configuration_auto", "transformers.models.auto.tokenization_auto",
-    "transformers.models.auto.processing_auto", "transformers.models.auto.image_processing_auto",
-    "transformers.models.auto.feature_extraction_auto", "peft.peft_model", "peft.mixed_model", "peft.config",
-    "peft.auto", "huggingface_hub.hub_mixin",
-)  # fmt: skip
-
-# Of functions and methods: which argument is the path, by name and by position (with `self`), and whether it is a
-# folder.
-_SAVES = {
-    "transformers.trainer": {"Trainer.save_model": ("output_dir", 1, True)},
-    "transformers.trainer_callback": {"TrainerState.save_to_json": ("json_path", 1, False)},
-    "accelerate.accelerator": {
-        "Accelerator.save_state": ("output_dir", 1, True),
-        "Accelerator.save_model": ("save_directory", 2, True),
-        "Accelerator.save": ("f", 2, False),
-    },
-    "torch": {"save": ("f", 1, False), "serialization.save": ("f", 1, False), "jit.save": ("f", 1, False)},
-    "safetensors.torch": {"save_file": ("filename", 1, False), "save_model": ("filename", 1, False)},
-    "safetensors.numpy": {"save_file": ("filename", 1, False)},
-}
-_LOADS = {
-    "transformers.trainer_callback": {"TrainerState.load_from_json": ("json_path", 1)},
-    "accelerate.accelerator": {"Accelerator.load_state": ("input_dir", 1)},
-    "torch": {"load": ("f", 0), "serialization.load": ("f", 0), "jit.load": ("f", 0)},
-    "safetensors.torch": {"load_file": ("filename", 0), "load_model": ("filename", 1)},
-    "safetensors.numpy": {"load_file": ("filename", 0)},
-}
-_METHODS = {"save_pretrained": ("save_directory", 1, True), "to_json_file": ("json_file_path", 1, False)}
 
 
 class _State:
-    began = False  # whether the training under study has, as far as this process knows
-    temporary = None  # paths that `tempfile` has made here
-    outputs = None  # folder that a training config of the script names -> the one that it was given instead
+    folders = []  # of the run that have an output folder, the newest first
+    temporary = set()  # paths that `tempfile` has made here
+    views = 0  # folders made of several
+    looking = threading.local()  # has `now` while this thread looks for a path: that looks at files itself
 
 
 state = _State()
-state.temporary, state.outputs = set(), {}
 
 
 def install():
-    """Wrap what saves and what loads, each library when it is imported."""
-    for module in {**_SAVES, **_LOADS}:
+    """Put the table around what saves and what reads, of each library when it is imported."""
+    for module in (*_TABLE, *_FILES):
         when_imported(module, _wrap_functions)
-    for module in _PRETRAINED:
-        when_imported(module, _wrap_classes)
-    when_imported("tempfile", _wrap_tempfile)
-
-
-def redirect(output_dir, place):
-    """What the script's own folder for a training's output is replaced by: what it loads from there is here."""
-    if _is_path(output_dir):
-        state.outputs[os.path.abspath(output_dir)] = place
-
-
-def own_place(path):
-    """The script's own folder for output that was replaced by this one; None for any other."""
-    return next((own for own, place in state.outputs.items() if place == path), None)
-
-
-def _output(path):
-    """Where something that a script loads from its own folder for output has been saved; None if it was not."""
-    path = os.path.abspath(path)
-    for own, place in state.outputs.items():
-        if path == own or path.startswith(own + os.sep):
-            place = os.path.normpath(os.path.join(place, os.path.relpath(path, own)))
-            holds = os.path.isdir(place) and any(entry.is_file() for entry in os.scandir(place))
-            if holds or os.path.isfile(place):
-                return place
-    return None
-
-
-def begin():
-    """The training under study begins in this process: from here on nothing is saved at the user's places."""
-    if not state.began:
-        state.began = True
-        _wrap_files()
+    when_imported("transformers.utils.hub", _wrap_subclasses)
 
 
 # ------------------------------------------------------------------------------------------------- which place
 
 
-def _active():
-    if state.began:
-        return True
-    trainer = children.trainer()
-    return trainer is not None and os.path.exists(f"/proc/{trainer}")
+def _folders():
+    folder = children.state.folder
+    if folder is not None and (not state.folders or state.folders[0] != os.path.realpath(folder)):
+        state.folders.insert(0, os.path.realpath(folder))
+    return state.folders
 
 
 def _is_path(value):
     return isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str)
 
 
-def _mirror(path):
-    """Where a path outside the trial's folder is kept inside it; None for one that is left as it is."""
-    folder = record.trial() or children.state.folder
-    if folder is None:
-        return None
-    path, folder = os.path.realpath(path), os.path.realpath(folder)
-    if path == folder or path.startswith((os.path.join(folder, ""), "/dev/", "/proc/")):
-        return None
-    if path in state.temporary or any(path.startswith(made + os.sep) for made in state.temporary):
-        return None
-    return os.path.join(folder, FOLDER, path.lstrip(os.sep))
+def place_of(path):
+    """The place in the trial's folder for what a script calls `path`; the path itself if it lies there already, or
+    if there is no trial."""
+    return next(iter(_places_for(path)), path)
 
 
-def saved(path, is_folder):
-    """The path at which to save in place of `path`: its own, or one in the trial's folder."""
+def own_place(path):
+    """The path by which a script knows what lies at a place in the run's folders; the path itself for any other."""
+    for folder in _folders():
+        inside = os.path.join(folder, OUTPUT, "")
+        if os.fspath(path).startswith(inside):
+            return os.sep + os.fspath(path)[len(inside) :]
+    return path
+
+
+def is_own(path):
+    """Whether this run has saved what a script calls `path`."""
+    return bool(_saved_at(own_place(path)))
+
+
+def _places_for(path):
+    folders = _folders()
+    with _as_they_are():
+        path = os.path.realpath(path)
+    if path.startswith((*(os.path.join(folder, "") for folder in folders), "/dev/", "/proc/")):
+        return []
+    return [os.path.join(folder, OUTPUT, path.lstrip(os.sep)) for folder in folders]
+
+
+def _saved_at(path):
+    """The places at which this run has saved what a script calls `path`, the newest first."""
+    if not _is_path(path) or getattr(state.looking, "now", False):
+        return []
+    with _as_they_are():
+        try:
+            if not any(os.path.isdir(os.path.join(folder, OUTPUT)) for folder in _folders()):
+                return []
+            return [place for place in _places_for(path) if os.path.lexists(place)]
+        except (OSError, ValueError):
+            return []
+
+
+@contextlib.contextmanager
+def _as_they_are():
+    """In here this thread sees files where they are."""
+    before = getattr(state.looking, "now", False)
+    state.looking.now = True
     try:
-        if not _is_path(path) or not _active():
-            return path
-        place = _mirror(path)
-        if place is None or not _could_be_saved(os.path.realpath(path), place, is_folder):
-            return path
-        os.makedirs(place if is_folder else os.path.dirname(place), exist_ok=True)
-    except (OSError, ValueError):
-        return path
-    record.event(protocol.Redirected(os.fspath(path)))
-    return place
-
-
-def _could_be_saved(path, place, is_folder):
-    """Whether saving at the user's own place would work, or has worked: if not, it has to fail in the trial, too."""
-    if os.path.exists(path):
-        return os.path.isdir(path) == is_folder and os.access(path, os.W_OK)
-    parent = os.path.dirname(path)
-    if os.path.isdir(os.path.dirname(place)):
-        return True
-    while is_folder and not os.path.exists(parent):  # folders are made with those above them
-        parent = os.path.dirname(parent)
-    return os.path.isdir(parent) and os.access(parent, os.W_OK)
+        yield
+    finally:
+        state.looking.now = before
 
 
 def found(path):
-    """The path to load in place of `path`: where it was saved in this run, if it was."""
-    try:
-        if not _is_path(path):
-            return path
-        place = _mirror(path) if _active() else None
-        return place if place is not None and os.path.exists(place) else _output(path) or path
-    except (OSError, ValueError):
+    """The path to read in place of `path`."""
+    return next(iter(_saved_at(path)), path)
+
+
+def whole(path):
+    """The path to read in place of `path` by what reads a folder as a whole: if parts of it lie at several places, a
+    folder of links to all of them."""
+    saved = _saved_at(path)
+    if not saved:
         return path
+    with _as_they_are():
+        places = [place for place in (*saved, path) if os.path.isdir(place) and os.listdir(place)]
+        if len(places) < 2:
+            return (places or saved)[0]
+        state.views += 1
+        view = os.path.join(_folders()[0], "views", f"{os.getpid()}-{state.views}", os.path.basename(places[0]))
+        _link(view, *map(os.path.abspath, places))
+        return view
 
 
-# ------------------------------------------------------------------------------------------------- the wrappers
+def _link(view, *places):
+    os.makedirs(view)
+    for name in {name: None for place in places for name in os.listdir(place)}:
+        inside = [path for path in (os.path.join(place, name) for place in places) if os.path.lexists(path)]
+        if len(inside) > 1 and all(map(os.path.isdir, inside)):
+            _link(os.path.join(view, name), *inside)
+        else:
+            os.symlink(inside[0], os.path.join(view, name))
 
 
-def _exchanged(args, kwargs, name, position, exchange):
-    if name in kwargs:
-        kwargs = {**kwargs, name: exchange(kwargs[name])}
-    elif len(args) > position:
-        args = (*args[:position], exchange(args[position]), *args[position + 1 :])
-    return args, kwargs
+def saved(path, is_folder=False):
+    """The path at which to save in place of `path`."""
+    try:
+        place = place_of(path) if _is_path(path) and not _is_temporary(path) else path
+        if place != path and _can_be_saved(os.path.realpath(path), is_folder):
+            os.makedirs(place if is_folder else os.path.dirname(place), exist_ok=True)
+            return place
+    except (OSError, ValueError):  # then it fails where the script wants it
+        pass
+    return path
 
 
-def _saving(original, name, position, is_folder):
-    @functools.wraps(original)
-    def save(*args, **kwargs):
-        args, kwargs = _exchanged(args, kwargs, name, position, lambda path: saved(path, is_folder))
-        return original(*args, **kwargs)
-
-    return save
+def saved_folder(path):
+    """The same for a folder."""
+    return saved(path, True)
 
 
-def _loading(original, name, position):
-    @functools.wraps(original)
-    def load(*args, **kwargs):
-        args, kwargs = _exchanged(args, kwargs, name, position, found)
-        return original(*args, **kwargs)
-
-    return load
+def _is_temporary(path):
+    path = os.path.realpath(path)
+    return any(path == made or path.startswith(made + os.sep) for made in state.temporary)
 
 
-def _from_pretrained(original):
-    @functools.wraps(original)
-    def from_pretrained(cls, *args, **kwargs):
-        # The path is the first argument, or (adapters) the second; a name on the hub is no path that was saved.
-        args = tuple(found(value) if number < 2 else value for number, value in enumerate(args))
-        kwargs = {
-            name: found(value) if name in ("pretrained_model_name_or_path", "model_id") else value
-            for name, value in kwargs.items()
-        }
-        return original(cls, *args, **kwargs)
+def _can_be_saved(path, is_folder):
+    """Whether saving at the user's own place would work: if not, it has to fail in the trial, too."""
+    if os.path.exists(path):
+        return os.path.isdir(path) == is_folder and os.access(found(path), os.W_OK)
+    parent = os.path.dirname(path)
+    while is_folder and not os.path.exists(parent):  # folders are made with those above them
+        parent = os.path.dirname(parent)
+    return os.path.isdir(parent) and os.access(found(parent), os.W_OK)
 
-    return from_pretrained
+
+# ------------------------------------------------------------------------------------------------- the table
+
+# What stands in place of the path that these functions and methods are given.
+_TABLE = {
+    "transformers.trainer": {"Trainer.save_model": saved_folder},
+    "transformers.trainer_callback": {"TrainerState.save_to_json": saved},
+    "accelerate.accelerator": {"Accelerator.save_state": saved_folder},
+    "huggingface_hub.hub_mixin": {"ModelHubMixin.save_pretrained": saved_folder},
+    "torch": {"save": saved, "load": found},
+    "safetensors.torch": {"save_file": saved, "save_model": saved, "load_file": found, "load_model": found},
+}
+_METHODS = {"save_pretrained": saved_folder, "to_json_file": saved, "from_pretrained": whole}
+
+# How they call it.
+_NAMES = (
+    "f", "filename", "output_dir", "save_directory", "json_path", "json_file_path", "pretrained_model_name_or_path",
+    "model_id",
+)  # fmt: skip
+
+
+def _exchange(owner, function, change):
+    """Have a function get another path in place of what it is called with."""
+    names = list(inspect.signature(getattr(owner, function)).parameters)
+    bound = isinstance(vars(owner).get(function), classmethod)  # whose signature is without `cls`
+    name = next((name for name in names if name in _NAMES), None)
+    if name is None:  # a method of the user's own that has the name
+        return
+    position = names.index(name) + bound
+
+    def call(original, *arguments, **keywords):
+        if name in keywords:
+            keywords[name] = change(keywords[name])
+        elif len(arguments) > position:
+            arguments = (*arguments[:position], change(arguments[position]), *arguments[position + 1 :])
+        return original(*arguments, **keywords)
+
+    wrap.around(owner, function, call)
 
 
 def _wrap_functions(module):
-    for table, wrapper in ((_SAVES, _saving), (_LOADS, _loading)):
-        for name, path in table.get(module.__name__, {}).items():
-            owner, _, last = name.rpartition(".")
-            owner = getattr(module, owner, None) if owner else module
-            original = getattr(owner, "__dict__", {}).get(last)
-            if isinstance(original, classmethod):
-                setattr(owner, last, classmethod(wrapper(original.__func__, *path)))
-            elif callable(original):
-                setattr(owner, last, wrapper(original, *path))
+    for name, change in _TABLE.get(module.__name__, {}).items():
+        owner, _, function = name.rpartition(".")
+        owner = getattr(module, owner) if owner else module
+        if hasattr(owner, function):
+            _exchange(owner, function, change)
+    for name, call in _FILES.get(module.__name__, {}).items():
+        original = getattr(module, name)
+        wrap.around(module, name, call)
+        for capable in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+            if original in capable:  # the sets that scripts ask
+                capable.add(getattr(module, name))
 
 
-def _wrap_classes(module):
-    for cls in list(vars(module).values()):
-        if not isinstance(cls, type) or cls.__module__ != module.__name__:
-            continue
-        for name, path in _METHODS.items():
-            original = vars(cls).get(name)
-            if callable(original):
-                setattr(cls, name, _saving(original, *path))
-        original = vars(cls).get("from_pretrained")
-        if isinstance(original, classmethod):
-            cls.from_pretrained = classmethod(_from_pretrained(original.__func__))
+def _wrap_subclasses(module):
+    """Models, tokenizers, processors, adapters and their configurations all inherit from one class."""
+    base = module.PushToHubMixin
+
+    def __init_subclass__(cls, **keywords):
+        super(base, cls).__init_subclass__(**keywords)
+        for name in _METHODS.keys() & vars(cls).keys():
+            _exchange(cls, name, _METHODS[name])
+
+    base.__init_subclass__ = classmethod(__init_subclass__)
 
 
-def _wrap_tempfile(module):
-    def noting(original):
-        @functools.wraps(original)
-        def make(*args, **kwargs):
-            made = original(*args, **kwargs)
-            path = made[1] if isinstance(made, tuple) else made
-            if isinstance(path, str) and len(state.temporary) < _AT_MOST_TEMPORARY:
-                state.temporary.add(os.path.realpath(path))
-            return made
-
-        return make
-
-    for name in ("mkdtemp", "_mkstemp_inner"):  # all that `tempfile` makes comes from these
-        if hasattr(module, name):
-            setattr(module, name, noting(getattr(module, name)))
+# ------------------------------------------------------------------------------------------------- files and folders
 
 
-def _wrap_files():
-    """Renaming and removing what this run has saved elsewhere concerns what it saved, not what lies there of the
-    user's."""
+class _Entries:
+    """What `os.scandir` answers for a folder that lies at several places."""
 
-    def kept(path):
-        place = _mirror(path) if _is_path(path) else None
-        return place if place is not None and os.path.lexists(place) else None
+    def __init__(self, entries):
+        self._left = iter(entries)
 
-    def moving(original):
-        @functools.wraps(original)
-        def move(src, dst, **kwargs):
-            place = None if kwargs else kept(src)
-            if place is not None:
-                return original(place, saved(dst, os.path.isdir(place)))
-            return original(src, dst, **kwargs)
+    def __iter__(self):
+        return self._left
 
-        return move
+    def __next__(self):
+        return next(self._left)
 
-    def removing(original):
-        @functools.wraps(original)
-        def remove(path, *args, **kwargs):
-            place = None if "dir_fd" in kwargs else kept(path)
-            return original(path if place is None else place, *args, **kwargs)
+    def __enter__(self):
+        return self
 
-        return remove
+    def __exit__(self, *_):
+        pass
 
-    for owner, names, wrapper in (
-        ("os", ("rename", "replace"), moving),
-        ("os", ("remove", "unlink"), removing),
-        ("shutil", ("rmtree",), removing),
-    ):
-        module = sys.modules.get(owner)
-        for name in names:
-            original = getattr(module, name, None)
-            if original is not None:
-                wrapped = wrapper(original)
-                setattr(module, name, wrapped)
-                if original in os.supports_dir_fd:  # the set that scripts ask is the same object as ours
-                    os.supports_dir_fd.add(wrapped)
+    close = __exit__
+
+
+def _of_files(original, path, *arguments, **keywords):
+    return original(path if keywords.get("dir_fd") is not None else found(path), *arguments, **keywords)
+
+
+def _of_two_files(original, source, target, **keywords):
+    return original(found(source), found(target), **keywords)
+
+
+def _open(original, file, mode="r", *arguments, **keywords):
+    reads = isinstance(mode, str) and not any(letter in mode for letter in "wax+")
+    return original(found(file) if reads else file, mode, *arguments, **keywords)
+
+
+def _folders_at(path):
+    places = (*_saved_at(path), path)
+    with _as_they_are():
+        return [place for place in places if len(places) == 1 or os.path.isdir(place)]
+
+
+def _list(original, path="."):
+    first, *others = _folders_at(path)
+    return original(first) if not others else list({name: 0 for at in (first, *others) for name in original(at)})
+
+
+def _scan(original, path="."):
+    first, *others = _folders_at(path)
+    if not others:
+        return original(first)
+    return _Entries({entry.name: entry for at in (*others[::-1], first) for entry in original(at)}.values())
+
+
+def _remove(original, path, *arguments, **keywords):
+    places = [] if keywords.get("dir_fd") is not None else _saved_at(path)
+    if not places:
+        return original(path, *arguments, **keywords)
+    if places[0].startswith(os.path.join(_folders()[0], "")):  # what was saved before a fork is for other trials, too
+        return original(places[0], *arguments, **keywords)
+    return None
+
+
+def _move(original, source, target, **keywords):
+    places = [] if keywords else _saved_at(source)
+    if not places:
+        return original(source, target, **keywords)
+    return original(places[0], saved(target, os.path.isdir(places[0])))
+
+
+def _copy(original, source, target, **keywords):
+    """A copy of what this run has saved is saved by this run."""
+    return original(found(source), saved(target) if is_own(source) else target, **keywords)
+
+
+def _note_temporary(original, *arguments, **keywords):
+    made = original(*arguments, **keywords)
+    path = made[1] if isinstance(made, tuple) else made
+    if isinstance(path, str):
+        state.temporary.add(os.path.realpath(path))
+    return made
+
+
+_FILES = {
+    "os": {
+        "stat": _of_files, "lstat": _of_files, "access": _of_files, "listdir": _list, "scandir": _scan,
+        "remove": _remove, "unlink": _remove, "rmdir": _remove, "rename": _move, "replace": _move,
+    },
+    "builtins": {"open": _open},
+    "io": {"open": _open},
+    "shutil": {"rmtree": _remove, "copyfile": _copy, "copystat": _of_two_files, "copymode": _of_two_files},
+    "tempfile": {"mkdtemp": _note_temporary, "_mkstemp_inner": _note_temporary},
+}  # fmt: skip

@@ -4,15 +4,14 @@
 a prefix of the real one and is cut off from a callback. What the script would do after training never
 happens: the process ends where training ends.
 
-A script may train several times. The first run watches each training in turn, until one fails; what ended well is as
-it would be without us, and the script goes on if it may train again (`again`). In a trial only the training that it is
-about is watched, and those before it run as they are.
+A script may train several times. The first run is about its first training of GRPO, or about the one that it is told;
+what prepares that one is watched as well, and the script goes on after it if it ended well. In a trial only the
+training that it is about is watched, and those before it run as they are.
 """
 
 import sys
 
 from . import (
-    again,
     checkpoints,
     children,
     dataset_rows,
@@ -25,7 +24,7 @@ from . import (
     protocol,
     record,
     redact,
-    saves,
+    resuming,
     sources,
     values,
     world,
@@ -63,17 +62,12 @@ def set_orders(request):
 def install():
     """Wrap the trainer when it is imported, and note an exception that ends the script before it trains."""
     when_imported("transformers.trainer", lambda module: wrap.around(module.Trainer, "train", _train))
-    when_imported(
-        "transformers.trainer_utils", lambda module: wrap.around(module, "get_last_checkpoint", _get_last_checkpoint)
-    )
     previous = sys.excepthook
 
     def excepthook(kind, error, trace):
         _training["told"] = error
-        if not record.first() or children.trainer() in (
-            None,
-            os.getpid(),
-        ):  # else a launcher that tells what it started
+        # Any other process is a launcher that tells of what it started.
+        if not record.first() or children.trainer() in (None, os.getpid()):
             record_exception(error, trace, phase="before training", final=nothing_left())
         previous(kind, error, trace)
 
@@ -173,6 +167,7 @@ def _train(original, self, *args, **kwargs):
     if _training["active"] or _training["within"]:
         return original(self, *args, **kwargs)
     _training["number"] += 1
+    args, kwargs = resuming.begin_fresh(self, args, kwargs)
     if not _is_target(self):
         _training["within"] = True  # a training of its own may start others
         try:
@@ -183,8 +178,7 @@ def _train(original, self, *args, **kwargs):
             _note_completion(self)
         return result
     _training["active"] = os.getpid()
-    first = sources.state.targets.training is None  # the first run, which looks for the training that fails
-    stage = first and _is_stage(self)
+    stage = sources.state.targets.training is None and _is_stage(self)
     watcher, args, kwargs = _watch(self, stage, args, kwargs)
     try:
         result = original(self, *args, **kwargs)
@@ -199,7 +193,7 @@ def _train(original, self, *args, **kwargs):
         except Exception:  # the script has closed its output, or the disk is full: the run is over all the same
             pass
         finish(1)
-    if first and (stage or again.may_train(_getframe(2))):
+    if stage:
         self.remove_callback(watcher)
         _go_on(self)
         return result
@@ -220,10 +214,7 @@ def _watch(trainer, stage, args, kwargs):
     input_files.train()
     if record.ours():
         heartbeat.open_file(record.folder())
-    if not stage:
-        saves.begin()
     trainer.args.logging_nan_inf_filter = False  # it hides what we look for; it only concerns logging
-    args, kwargs = _checkpoint_of_the_user(trainer.args, args, kwargs)
     steps = None if stage else orders.steps
     if not stage:
         args, kwargs, times = origin.begin(trainer, args, kwargs)
@@ -240,24 +231,6 @@ def _watch(trainer, stage, args, kwargs):
     # Processes that meet for the first time wait for the slowest of them, and set up their connections.
     heartbeat.expect("first collective" if (getattr(trainer.args, "world_size", 1) or 1) > 1 else "")
     return watcher, args, kwargs
-
-
-def _get_last_checkpoint(original, folder):
-    """A script that goes on from its last checkpoint looks for it in the folder that its training config names."""
-    own = saves.own_place(folder)
-    return original(folder) or (original(own) if own is not None and os.path.isdir(own) else None)
-
-
-def _checkpoint_of_the_user(arguments, args, kwargs):
-    """`resume_from_checkpoint=True` means the user's own output_dir, not the empty one of this trial."""
-    value = args[0] if args else kwargs.get("resume_from_checkpoint")
-    if value is True:
-        from transformers.trainer_utils import get_last_checkpoint
-
-        path = get_last_checkpoint(arguments.output_dir) if os.path.isdir(arguments.output_dir) else None
-        if path:
-            return (path, *args[1:]), {k: v for k, v in kwargs.items() if k != "resume_from_checkpoint"}
-    return args, kwargs
 
 
 def _model_index(model):
@@ -372,6 +345,8 @@ class _StepWatcher:
     def on_step_begin(self, args, state, control, **kwargs):
         if self.first_step is None:
             self.first_step = state.global_step
+            if resuming.has_other_rate(self.trainer):
+                finish(0)
         self._flush(state)  # a trainer that does not log every step still gets its row
         # What begins an epoch has drawn a random number already, which would be drawn again on going on.
         if self.saver is not None and self.within_epoch and self.bad_since is None:
@@ -427,6 +402,5 @@ class _StepWatcher:
                 record.event(protocol.TrainEnd(done, protocol.NON_FINITE))
                 finish(0)
         if self.steps is not None and done >= self.steps and time.monotonic() - self.began >= orders.least_seconds:
-            first = sources.state.targets.training is None
-            record.event(protocol.TrainEnd(done, "horizon", again=first and again.may_train(_getframe(1))))
+            record.event(protocol.TrainEnd(done, "horizon"))
             finish(0)

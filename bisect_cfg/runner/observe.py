@@ -21,6 +21,7 @@ from bisect_cfg.probe.protocol import (
     ConfigInvalid,
     NonFiniteParameters,
     OriginRefused,
+    OtherSchedule,
     Raised,
     TooShort,
     TrainEnd,
@@ -177,6 +178,7 @@ def _refused(traces: Traces) -> _Death | None:
     """Why a run says nothing about any failure: it could not be watched, or could not begin as planned."""
     unwatched, refused, short = traces.event(Unwatched), traces.event(OriginRefused), traces.event(TooShort)
     invalid = traces.event(ConfigInvalid) if traces.begun is None else None
+    other = traces.event(OtherSchedule)
     if unwatched is not None:
         message = f"{unwatched.command} loaded torch where nothing could watch it, and was ended"
         return _Death(Signature(UNWATCHED), message)
@@ -185,6 +187,11 @@ def _refused(traces: Traces) -> _Death | None:
     elif short is not None:
         settings = ", ".join(f"{name}={value}" for name, value in short.settings.items())
         message = f"the training is over at step {short.step} of at least {short.wanted} ({settings})"
+    elif other is not None:
+        message = (
+            f"the schedule begins with the learning rate {other.rate:g} at step {other.place}, and by the "
+            f"configuration with {other.own_rate:g} at step {other.own_place}: the script has loaded another's state"
+        )
     elif invalid is not None:
         message = f"{invalid.type}: {invalid.message}"
     else:

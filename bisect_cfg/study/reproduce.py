@@ -9,7 +9,7 @@ from pathlib import Path
 from bisect_cfg.cells import code_cells, with_cells
 from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.errors import InputError, NeverConfigured
-from bisect_cfg.probe.protocol import Completed, Origin, Raised, Targets, TrainEnd
+from bisect_cfg.probe.protocol import Completed, Origin, OtherSchedule, Raised, ResumeSkipped, Targets, TrainEnd
 from bisect_cfg.reports.text import count
 from bisect_cfg.runner.hang import HANG_SECONDS, HANG_TIMES, UNKNOWN_SECONDS, Patience
 from bisect_cfg.runner.plan import Plan, StopRule
@@ -80,6 +80,7 @@ def reproduce(study: Study) -> Status | None:
     _check_that_it_trains(study, run)
     failure = run.shown.signature
     _say_which_training(study, run)
+    _say_where_it_resumes(study, run)
     study.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
     if failure is None:
         _say_what_was_off(study, run)
@@ -185,7 +186,7 @@ def _plan(study: Study, question: str) -> Plan:
 def _say_which_training(study: Study, run: Run) -> None:
     """Of several trainings of a script, say which one this is about."""
     capture = read_capture(run.traces.events.rows)
-    training, ended = capture.training, run.traces.event(TrainEnd)
+    training = capture.training
     trainer = f"{training.trainer} with {capture.args.cls}" if training.trainer else capture.args.cls
     if run.shown.signature is not None:
         if training.number > 1:
@@ -193,11 +194,21 @@ def _say_which_training(study: Study, run: Run) -> None:
             study.note(f"This is about training {training.number} of the script ({trainer}); {before}.")
     elif run.traces.completed is not None:
         study.note(f"Every training of the script ended well; there were {training.of}.")
-    elif ended is not None and ended.again:
+    elif run.traces.event(TrainEnd) is not None:
         study.note(
-            f"Training {training.number} of the script ({trainer}) stayed healthy as long as it was watched, "
-            f"and the script may train again: to study a later one, name it "
-            f"(--training {training.number + 1}), or give --steps N."
+            f"Training {training.number} of the script ({trainer}) stayed healthy as long as it was watched. If the "
+            f"script trains more than once, name a later one (--training {training.number + 1})."
+        )
+
+
+def _say_where_it_resumes(study: Study, run: Run) -> None:
+    """Of a script that goes on from a checkpoint by itself: from which, and that no run does."""
+    skipped = run.traces.event(ResumeSkipped)
+    if skipped is not None and study.options.from_checkpoint is None:
+        study.note(
+            f"Your script resumes from {skipped.path}. That would bring back its learning rate and the state of its "
+            f"optimizer in every trial, so no run here resumes: each begins at step 0. To study the training from "
+            f"there: --from-checkpoint {skipped.path}"
         )
 
 
@@ -223,6 +234,11 @@ def _check_that_it_trains(study: Study, run: Run) -> None:
         InputError, NeverConfigured: with the end of its log.
     """
     check_watched(run.traces)
+    if run.traces.event(OtherSchedule) is not None:
+        raise InputError(
+            f"The run says nothing about your configuration: {run.seen.message}.",
+            "Take out of the script what loads it; --from-checkpoint DIR has every run begin at a checkpoint.",
+        )
     check_loaded(run, study.options.from_checkpoint)
     if run.seen.invalid:
         raise InputError(

@@ -2,13 +2,62 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import toys
+from hypothesis import given
+from hypothesis import strategies as st
 from tools import slow
 
+from bisect_cfg.probe import children, saves, side_effects
 from bisect_cfg.probe.protocol import Skipped
+
+PATHS = st.sampled_from(["a", "b", "x/a", "x/b", "x/y/a"])
+
+
+@given(st.sets(PATHS), st.lists(st.tuples(st.integers(0, 1), PATHS)))
+def test_what_is_saved_is_read_above_what_lies_there(users, saved):
+    """As if it had been saved at the user's own place, where nothing changes. The first trial is forked from."""
+    with tempfile.TemporaryDirectory() as name, mock.patch.object(saves, "state", saves._State()):
+        root, wanted = Path(os.path.realpath(name)), dict.fromkeys(users, "the user's own")
+        saves.state.folders = []
+        for path in ("x/y/made", *users):
+            (root / "own" / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / "own" / path).write_text("the user's own")
+        wanted["x/y/made"] = "the user's own"
+        for number, (trial, path) in enumerate(sorted(saved)):
+            with mock.patch.object(children.state, "folder", str(root / f"trial-{trial}")):
+                Path(saves.saved(root / "own" / path)).write_text(str(number))
+                wanted[path] = str(number)
+        assert {path: Path(saves.found(str(root / "own" / path))).read_text() for path in wanted} == wanted
+        view = Path(saves.whole(str(root / "own")))
+        links = (Path(folder, name) for folder, _, names in os.walk(view, followlinks=True) for name in names)
+        assert {str(path.relative_to(view)): path.read_text() for path in links} == wanted
+        own = root / "own"
+        assert {path.read_text() for path in own.rglob("*") if path.is_file()} == {"the user's own"}
+
+
+def test_the_output_folders_of_trainings_are_places_of_the_same_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(saves.state, "folders", [])
+    monkeypatch.setattr(children.state, "folder", str(tmp_path / "trial"))
+    monkeypatch.chdir(tmp_path)
+    first = SimpleNamespace(output_dir="sft", save_strategy="steps", report_to="wandb")
+    side_effects.silence(first, prepares=True)
+    assert (first.save_strategy, first.report_to) == ("steps", "none")  # a later stage may load what it saves
+    second = SimpleNamespace(output_dir="grpo", save_strategy="steps")
+    side_effects.silence(second)
+    assert second.save_strategy == "no" and second.output_dir != first.output_dir
+    assert saves.own_place(first.output_dir) == str(tmp_path / "sft") and not saves.is_own("sft")
+    Path(first.output_dir, "checkpoint-3").mkdir(parents=True)
+    assert saves.found("sft/checkpoint-3") == str(Path(first.output_dir, "checkpoint-3")) and saves.is_own("sft")
+    assert saves.found("Qwen/Qwen3") == "Qwen/Qwen3"
+
 
 KEEPS_THE_BEST = f"""
     import os, shutil, tempfile
@@ -19,7 +68,7 @@ KEEPS_THE_BEST = f"""
     from trl import GRPOConfig
 
     own = Path(os.path.abspath(__file__)).parent
-    first = toy.saved_model(own / "start")  # saved before the training: there for whoever looks
+    first = toy.saved_model(own / "start")  # there for whoever looks
     assert (own / "start/config.json").exists()
 
     class Best(TrainerCallback):
@@ -82,7 +131,7 @@ def test_what_callbacks_save_lands_in_the_trial(warm, tmp_path):
     assert {name: (script.parent / name).read_text() for name in OF_THE_USER} == dict.fromkeys(
         OF_THE_USER, "the user's own"
     )
-    kept = run.folder / "output/elsewhere" / script.parent.resolve().relative_to("/")
+    kept = run.folder / "output" / script.parent.resolve().relative_to("/")
     assert {path.name for path in kept.iterdir()} >= {"model", "accelerator", "state.json", "step.pt"}
     assert not (kept / "best").exists()
     assert (script.parent / "plain.txt").read_text() == "2"  # a plain open is the script's own affair
@@ -113,6 +162,7 @@ IN_ANOTHER_PROCESS = """
     import torch
     from trl import GRPOConfig, GRPOTrainer
     torch.save("before the training", "before.pt")
+    assert not os.path.exists("best.pt") or open("best.pt").read() == "the user's own"
     assert os.path.exists("before.pt")
     args = GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True)
 
@@ -140,4 +190,4 @@ def test_processes_of_a_training_share_what_it_saved(fresh_tool, library, tmp_pa
     said = fresh_tool("bisect", "train.py", "--study", "s", "--start", start, "--no-recommend")
     assert said.status == 0 and "Cause  bf16" in said.out, said.all
     assert (fresh_tool.folder / "best.pt").read_text() == "the user's own"
-    assert {path.name for path in fresh_tool.folder.iterdir()} == {"train.py", "best.pt", "before.pt", "s"}
+    assert {path.name for path in fresh_tool.folder.iterdir()} == {"train.py", "best.pt", "s"}

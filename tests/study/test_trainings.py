@@ -43,19 +43,6 @@ WARM_UP = """
     real()
 """
 
-ONE_AFTER_THE_OTHER = (
-    BOOM
-    + """
-    args = GRPOConfig(output_dir="out", learning_rate=1e-4)
-    trainer = GRPOTrainer(args)
-    trainer.steps = 12
-    trainer.train()
-    args = GRPOConfig(output_dir="out", learning_rate=1e-4, beta=0.2, temperature=0.9)
-    trainer = GRPOTrainer(args, boom)
-    trainer.train()
-"""
-)
-
 SILENT = """
     train(1, adam_beta2=0.99, max_grad_norm=2.0)
     train(2, adam_beta2=0.5, max_grad_norm=2.0)
@@ -109,21 +96,20 @@ def studied(tool, text: str, *options: object) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("text", "step", "config"),
+    ("text", "step", "config", "options"),
     [
-        (LOOP, 3, "GRPOConfig"),
-        (WARM_UP, 3, "GRPOConfig"),
-        (ONE_AFTER_THE_OTHER, 3, "GRPOConfig"),
-        (SILENT, 8, "GRPOConfig"),
-        (PREPARED, 3, "GRPOConfig"),
-        (IN_THE_CONSTRUCTOR, 0, "GRPOConfig"),
-        (AFTER_ANOTHER_KIND, 3, "GRPOConfig"),
-        (ANOTHER_KIND, 3, "TrainingArguments"),
+        (LOOP, 3, "GRPOConfig", ["--training", 2]),
+        (WARM_UP, 3, "GRPOConfig", ["--training", 2]),
+        (SILENT, 8, "GRPOConfig", ["--training", 2]),
+        (PREPARED, 3, "GRPOConfig", ["--training", 2]),
+        (IN_THE_CONSTRUCTOR, 0, "GRPOConfig", ["--training", 2]),
+        (AFTER_ANOTHER_KIND, 3, "GRPOConfig", []),  # found by itself: the one before is a stage
+        (ANOTHER_KIND, 3, "TrainingArguments", ["--training", 2]),
     ],
-    ids=["loop", "warm-up", "twice", "silent", "prepared before", "constructor", "another kind", "another kind fails"],
+    ids=["loop", "warm-up", "silent", "prepared before", "constructor", "another kind", "another kind fails"],
 )
-def test_the_training_that_fails_is_studied(tool, text, step, config):
-    result = studied(tool, text)
+def test_the_training_that_is_studied(tool, text, step, config, options):
+    result = studied(tool, text, *options)
     assert result["failure"]["step"] == step
     assert (result["target"]["training"], result["target"]["config"]) == (2, config)
     assert any("training 2 of the script" in note for note in result["notes"])
@@ -136,7 +122,8 @@ def test_a_training_is_chosen_by_its_number(tool):
 
 def test_those_before_it_run_as_they_are_and_what_they_leave_is_kept(tool):
     path, study = toys.script(tool.folder, TRAIN + LOOP), tool.folder / "s"
-    said = tool("bisect", path, "--study", study, "--no-recommend")
+    command = ["bisect", path, "--study", study, "--no-recommend", "--training", 2]
+    said = tool(*command)
     assert said.status == 0, said.all
     result = json.loads((study / "result.json").read_text())
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "temperature"]]
@@ -145,7 +132,7 @@ def test_those_before_it_run_as_they_are_and_what_they_leave_is_kept(tool):
     assert (tool.folder / "ran").read_text().split() == ["0", "0"]
     assert not (tool.folder / "done").exists()
     ended = {path: path.stat().st_mtime_ns for path in study.glob("trials/*/ending.json")}
-    assert tool("bisect", path, "--study", study, "--no-recommend").status == 0
+    assert tool(*command).status == 0
     assert {path: path.stat().st_mtime_ns for path in study.glob("trials/*/ending.json")} == ended
 
 
@@ -157,31 +144,14 @@ def test_a_number_that_there_is_not(tool, text, said):
     assert_clear(told, "There is no training 5", said)
 
 
-def test_where_all_end_well(tool):
-    text = LOOP.replace("0.2, 0.3", "0.0, 0.0")
-    said = tool("bisect", toys.script(tool.folder, TRAIN + text), "--study", "s")
-    assert said.status == 1 and "there were 4" in said.all, said.all
-
-
-@pytest.mark.parametrize(
-    ("between", "said"),
-    [("GRPOConfig(output_dir='o', gone=1)", "TypeError"), ("{}['solution']", "KeyError: 'solution'")],
-)
-def test_what_dies_between_two_trainings_is_no_healthy_run(tool, between, said):
-    text = f"    train(1)\n    {between}\n    train(2)\n"
-    told = tool("bisect", toys.script(tool.folder, TRAIN + text), "--study", "s")
-    assert_clear(told, "The training ended well; after it, in no training, the script dies with", said)
-
-
-def test_what_follows_the_only_training_is_never_run(tool):
-    text = "    train(1)\n    open('done', 'w').write('')\n"
-    said = tool("bisect", toys.script(tool.folder, TRAIN + text), "--study", "s")
-    assert said.status == 1 and not (tool.folder / "done").exists() and not (tool.folder / "ran").exists(), said.all
-
-
-def test_a_long_first_training_is_waited_for_as_long_as_is_said(tool):
-    path = toys.script(tool.folder, TRAIN.replace("= 12", "= 500") + LOOP)
-    said = tool("bisect", path, "--study", "s", "--steps", "20")
+def test_where_the_first_ends_well(tool):
+    said = tool("bisect", toys.script(tool.folder, TRAIN + LOOP), "--study", "s")
     assert said.status == 1 and "--training 2" in said.all, said.all
-    said = tool("bisect", path, "--study", "t", "--no-recommend")  # it takes less than ten minutes
-    assert said.status == 0 and "training 2 of the script" in said.all, said.all
+    assert not (tool.folder / "ran").exists()  # nothing of the script runs after it
+
+
+@pytest.mark.parametrize("error", ["GRPOConfig(output_dir='o', gone=1)", "{}['solution']"])
+def test_what_dies_after_a_stage_is_no_healthy_run(tool, error):
+    stage, _, _ = AFTER_ANOTHER_KIND.partition("    [train")
+    told = tool("bisect", toys.script(tool.folder, f"{stage}    {error}\n"), "--study", "s")
+    assert_clear(told, "The training ended well; after it, in no training, the script dies with")

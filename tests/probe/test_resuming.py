@@ -1,0 +1,74 @@
+"""Scripts that resume by themselves: trials begin fresh, at the rate of their own configuration, or say nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import toys
+
+from bisect_cfg.probe.protocol import ResumeSkipped
+from bisect_cfg.runner.verdict import INVALID
+
+SCRIPT = f"""
+    import json, os, sys
+    import toy, torch
+    from transformers import TrainerCallback
+    from transformers.trainer_utils import get_last_checkpoint
+    from trl import GRPOConfig, GRPOTrainer
+
+    told = json.loads(sys.argv[1])
+
+    class Save(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_save = state.global_step == told.get("saved")
+
+    class Trainer(GRPOTrainer):
+        def create_scheduler(self, *args, **kwargs):
+            schedule = super().create_scheduler(*args, **kwargs)
+            if told.get("way") == "by hand":
+                schedule.load_state_dict(torch.load("outputs/grpo/checkpoint-4/scheduler.pt"))
+            return schedule
+
+    args = GRPOConfig(output_dir="outputs/grpo", learning_rate=told["rate"], max_steps=8, {toys.settings()})
+    found = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
+    if found is None and os.path.isdir(args.output_dir) and os.listdir(args.output_dir):
+        raise ValueError("the output folder is not empty")
+    named = get_last_checkpoint("outputs/grpo") if os.path.isdir("outputs/grpo") else None
+    ways = {{"found": found, "named": named, "true": True, "path": "outputs/grpo/checkpoint-4"}}
+    trainer = Trainer(model=toy.model(), args=args, reward_funcs=toy.reward, train_dataset=toy.data(),
+                      processing_class=toy.tokenizer(), callbacks=[Save()])
+    trainer.train(resume_from_checkpoint=ways.get(told.get("way")))
+"""
+
+
+@pytest.fixture(scope="module")
+def resuming(warm, tmp_path_factory) -> Path:
+    """A script, with a checkpoint of an earlier run of the user's at another rate."""
+    script = toys.write(tmp_path_factory.mktemp("resuming"), SCRIPT)
+    run = warm.run(script, json.dumps({"rate": 5e-3, "saved": 4}), steps=5)
+    assert run.seen.died is None, (run.folder / "log.txt").read_text()[-3000:]
+    (saved,) = run.folder.rglob("checkpoint-4")
+    shutil.copytree(saved, script.parent / "outputs/grpo/checkpoint-4")
+    return script
+
+
+def rates(run) -> list[float]:
+    return [row["learning_rate"] for row in run.traces.metrics.rows]
+
+
+@pytest.mark.parametrize("way", ["found", "named", "true", "path"])
+def test_a_trial_begins_fresh_at_its_own_rate(warm, resuming, way):
+    run, fresh = (warm.run(resuming, json.dumps({"rate": 1e-3, "way": one}), steps=3) for one in (way, None))
+    assert run.seen.died is None and run.seen.before == 0, (run.folder / "log.txt").read_text()[-3000:]
+    assert rates(run) == rates(fresh) and run.traces.metrics.rows[0]["step"] == 1
+    own = str(resuming.parent / "outputs/grpo/checkpoint-4")
+    assert [event.path for event in run.traces.all(ResumeSkipped)] == [own]
+
+
+def test_a_trial_at_another_rate_is_void(warm, resuming):
+    run = warm.run(resuming, json.dumps({"rate": 1e-3, "way": "by hand"}), steps=3)
+    assert run.seen.died.kind == INVALID and not run.traces.metrics.rows
+    assert "0.005 at step 4" in run.seen.message and "0.001 at step 0" in run.seen.message
