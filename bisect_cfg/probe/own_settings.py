@@ -94,7 +94,7 @@ def _alone():
         _state.parsing = False
 
 
-def _offer(found, defaults, types, user, put, kind="script"):
+def _offer(found, defaults, types, user, put, kind="script", **details):
     """Offer what a parser has made, and put in the values of the trial.
 
     Args:
@@ -104,10 +104,11 @@ def _offer(found, defaults, types, user, put, kind="script"):
         user: the frame that asks.
         put: sets a value, by name.
         kind: of setting.
+        details: what `protocol.ConfigBuilt` holds besides.
     """
     offered = {name: value for name, value in found.items() if name in types}
     sources.state.own += offered.items()
-    _, wanted = sources.offer(kind, offered, defaults, types, user, cls="", module="")
+    _, wanted = sources.offer(kind, offered, defaults, types, user, cls="", module="", **details)
     for name, value in wanted.items():
         if name not in found:
             continue
@@ -133,7 +134,8 @@ def _parse_known_args(original, self, *args, **kwargs):
     found, module = vars(namespace), sys.modules["argparse"]
     actions = [one for one in _actions_of(self, found, module) if one.dest in found]
     types = {one.dest: _type_name(getattr(one, "type", None), found[one.dest]) for one in actions}
-    _offer(found, _argparse_defaults(self, actions, module), types, user, found.__setitem__)
+    flags = {one.dest: list(one.option_strings) for one in actions}
+    _offer(found, _argparse_defaults(self, actions, module), types, user, found.__setitem__, flags=flags)
     return namespace, rest
 
 
@@ -171,7 +173,8 @@ def _parse_args(original, self, ctx, *args, **kwargs):
     if user is not None:
         params = [one for one in self.params if one.name in ctx.params]
         types = {one.name: _type_name(None, ctx.params[one.name]) for one in params}
-        _offer(ctx.params, _click_defaults(params, ctx), types, user, ctx.params.__setitem__)
+        flags = {one.name: [*one.opts, *one.secondary_opts] for one in params if one.param_type_name == "option"}
+        _offer(ctx.params, _click_defaults(params, ctx), types, user, ctx.params.__setitem__, flags=flags)
     return rest
 
 

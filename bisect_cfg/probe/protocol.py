@@ -441,7 +441,7 @@ class ConfigBuilt(Event, tag="config"):
 
     `others`: what the user passed besides and a trial does not vary. `place`: the line of the user's that builds it.
     `grpo`: whether it is a training config of GRPO. `handed`: fields that hold the very value of an own setting of the
-    script's, and its name.
+    script's, and its name. `flags`: what the command line calls an own setting.
     """
 
     kind: str
@@ -455,6 +455,7 @@ class ConfigBuilt(Event, tag="config"):
     place: tuple[str, int] | None = None
     grpo: bool = False
     handed: dict[str, str] = field(default_factory=dict)
+    flags: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ OWN = ("script", "env")
 """Kinds of settings of the script's own: what its parsers made of the command line, variables that it reads. All that
 it was offered of a kind is one object."""
 
-OWN_PARTS = ("raw", "defaults", "types")
+OWN_PARTS = ("raw", "defaults", "types", "flags")
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class Built:
         passed: as `raw`, before the script set attributes of the finished object.
         used: whether the training has anything of it.
         handed: field -> the script's own setting whose value it holds.
+        flags: own setting -> what the command line calls it.
     """
 
     kind: str
@@ -87,6 +88,7 @@ class Built:
     passed: Row = field(default_factory=dict)
     used: bool = True
     handed: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

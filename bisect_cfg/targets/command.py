@@ -23,8 +23,8 @@ from bisect_cfg.targets.interpreters import modules_of, moved
 from bisect_cfg.targets.launch_settings import VARIABLE
 from bisect_cfg.targets.launchers import is_launcher
 from bisect_cfg.targets.names import Assignment
-from bisect_cfg.targets.own import Parsed, parsed_in
 from bisect_cfg.targets.packages import PACKAGE
+from bisect_cfg.targets.parsed import Parsed, parsed_in
 from bisect_cfg.targets.sides import Given, Levels, Sides, compare, compare_packages, read_levels
 from bisect_cfg.targets.template import (
     ALL_FLAGS,
@@ -37,7 +37,6 @@ from bisect_cfg.targets.template import (
     check_places,
     placeholders_in,
     text_of,
-    times_given,
     typed_in,
 )
 
@@ -215,7 +214,9 @@ def find_target(words: Sequence[str], given: Given, events: Sequence[Event] | No
     parts = _read_command(command, levels, parsed) + added
     interpreter = compare_packages(words, levels, given)
     sides = compare(levels, given, interpreter.good)
-    template = Template(parts, given.config_format or levels.format or "yaml", Spelling(levels.spelled), levels.paths)
+    config_format = given.config_format or levels.format or "yaml"
+    flags = {name: flags[-1] for name, flags in parsed.flags.items() if flags}
+    template = Template(parts, config_format, Spelling(levels.spelled), levels.paths, flags)
     names = [name for name in (*sides.bad, *levels.pinned) if not name.startswith((VARIABLE, PACKAGE))]
     check_places(template, names, levels.good, levels.bad)
     sides = replace(sides, not_varied={**reasons, **sides.not_varied})
@@ -248,7 +249,7 @@ def _take_in(parsed: Parsed, words: Sequence[str], levels: Levels) -> tuple[tupl
     reasons, added = dict(parsed.pinned), ()
     for name, value in parsed.bad.items():
         default = parsed.good.get(name, UNSET)
-        times = 1 if name.startswith(VARIABLE) else times_given(words, name, parsed.bad)
+        times = 1 if name.startswith(VARIABLE) else parsed.times_given(words, name)
         if times == 1:
             levels.bad[name] = value
             levels.good.setdefault(name, default)
@@ -270,7 +271,7 @@ def _read_command(words: Sequence[str], levels: Levels, parsed: Parsed) -> tuple
     placed = {name for word in words for name in placeholders_in(word)}
     elsewhere = bad if placed & {CONFIG, FLAGS} else placed  # what both sides name goes there
     named = {name: value for name, value in good.items() if name not in elsewhere}
-    parts = typed_in(words, _placed({**named, **levels.pinned}), parsed.bad)
+    parts = typed_in(words, _placed({**named, **levels.pinned}), parsed)
     for part in (part for part in parts if isinstance(part, Typed)):
         if not equal(bad.get(part.name, part.value), part.value):
             raise InputError(

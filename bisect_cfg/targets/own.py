@@ -9,14 +9,13 @@ varied there.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 
-from bisect_cfg.configuration import Configuration, equal
+from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import parameter
-from bisect_cfg.probe.protocol import NAMESPACE, Encoded, Event, ForkPoint
+from bisect_cfg.probe.protocol import NAMESPACE, Encoded, ForkPoint
 from bisect_cfg.probe.redact import HIDDEN, is_secret_name
-from bisect_cfg.targets.captured import OWN, Built, Capture, Row, fields_of, has_tag, own_settings, set_by_user
+from bisect_cfg.targets.captured import OWN, Built, Capture, fields_of, has_tag, set_by_user
 
 MASKED = {"$secret": HIDDEN}
 """What the probe sends in place of a secret that it knows by its name."""
@@ -41,43 +40,6 @@ def reasons(capture: Capture, kind: str) -> Mapping[str, str]:
     """Name of an own setting of a kind that the user set -> why it is not varied; "" where it is."""
     own = capture.others.get(kind)
     return {} if own is None else {name: _reason(name, own, capture) for name in set_by_user(own)}
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """What a Python program's own parsers, and its reads of the environment, were seen to make of its command.
-
-    Attributes:
-        bad: name -> value, of what may vary.
-        good: name -> value without the user; what is missing is not set.
-        pinned: name -> why it may not vary.
-    """
-
-    bad: Configuration
-    good: Configuration
-    pinned: Mapping[str, str]
-
-
-def parsed_in(events: Sequence[Event], named: Collection[str]) -> Parsed:
-    """The own settings of a program that builds no training config; variables are ``env.NAME``.
-
-    Args:
-        events: of its watched run.
-        named: settings that the good side gives.
-    """
-    bad: Row = {}
-    good: Row = {}
-    pinned: dict[str, str] = {}
-    for kind, own in own_settings(events).items():
-        differ = set(set_by_user(own))
-        for name, value in own.raw.items():
-            reason, full = reason_alone(name, own, named), f"env.{name}" if kind == "env" else name
-            if reason:
-                pinned |= {full: reason} if name in differ else {}
-            elif not has_tag(value):
-                bad[full] = value
-                good |= {full: own.defaults[name]} if name in own.defaults and kind != "env" else {}
-    return Parsed(bad, good, pinned)
 
 
 def fork_point(capture: Capture) -> ForkPoint:

@@ -18,12 +18,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 from bisect_cfg.configuration import UNSET, Configuration, Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.targets.names import number_of
+from bisect_cfg.targets.parsed import NOTHING, Parsed
 
 CONFIG, FLAGS, FOLDER = "config", "flags", "folder"
 """Words that stand for something else than a setting."""
@@ -138,12 +138,14 @@ class Template:
         config_format: "yaml", "json" or "toml".
         spelling: how values were typed.
         paths: name of a setting -> its keys in a configuration file; a name that is missing is one key.
+        flags: name of a setting -> its flag in {flags}, where that is not ``--name``.
     """
 
     parts: tuple[str | Typed, ...]
     config_format: str
     spelling: Spelling
     paths: Mapping[str, tuple[str, ...]]
+    flags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def placeholders(self) -> frozenset[str]:
@@ -178,7 +180,7 @@ class Template:
                 words += part.put(configuration.get(part.name, UNSET), self.spelling)
             elif part == ALL_FLAGS:
                 for name, value in self._rest(configuration).items():
-                    words += flag_of(f"--{name}", value, self.spelling.text(name, value))
+                    words += flag_of(self.flags.get(name, f"--{name}"), value, self.spelling.text(name, value))
             else:
                 words.append(_PLACEHOLDER.sub(put, part))
         return words
@@ -229,9 +231,7 @@ def _without_none(value: Value) -> Value:
 # ------------------------------------------------------------------------------------- settings as they were typed
 
 
-def typed_in(
-    words: Sequence[str], good: Configuration, parsed: Configuration = MappingProxyType({})
-) -> tuple[str | Typed, ...]:
+def typed_in(words: Sequence[str], good: Configuration, parsed: Parsed = NOTHING) -> tuple[str | Typed, ...]:
     """Find the settings of the good side among the arguments of a command.
 
     Without guessing: the flag has the setting's name, it is there once, and what follows it is its value. Where the
@@ -240,17 +240,16 @@ def typed_in(
     Args:
         words: of the command.
         good: name -> good value.
-        parsed: name -> what the program was seen to make of it, where that is known.
+        parsed: what the program was seen to make of them, where that is known.
 
     Raises:
         InputError: a setting is given twice, its flag lacks a value, or may have several.
     """
     parts: list[str | Typed] = list(words[:1])
-    names = {plain: name for name in good for plain in _flags_of(name, parsed)}
     seen: set[str] = set()
     position = 1
     while position < len(words):
-        found = _typed_at(words[position:], names, good, parsed)
+        found = _typed_at(words[position:], good, parsed)
         if found is None:
             parts.append(words[position])
             position += 1
@@ -266,35 +265,16 @@ def typed_in(
     return tuple(parts)
 
 
-def times_given(words: Sequence[str], name: str, parsed: Configuration) -> int:
-    """How often a command gives a setting."""
-    given = (word for word in words[1:] if word.startswith("-") or "=" in word)
-    return sum(_plain(word.partition("=")[0].lstrip("-+")) in _flags_of(name, parsed) for word in given)
-
-
-def _flags_of(name: str, parsed: Configuration) -> list[str]:
-    """What the flag of a setting may be called: ``--no-cache`` makes ``cache`` false."""
-    return [_plain(name), f"no_{_plain(name)}"] if parsed.get(name) is False else [_plain(name)]
-
-
-def _plain(name: str) -> str:
-    return name.replace("-", "_")
-
-
-def _typed_at(
-    words: Sequence[str], names: Mapping[str, str], good: Configuration, parsed: Configuration
-) -> Typed | None:
+def _typed_at(words: Sequence[str], good: Configuration, parsed: Parsed) -> Typed | None:
     """The setting that the first of some words gives; None if it gives none of them."""
     word = words[0]
     before, equals, text = word.partition("=")
-    name = names.get(_plain(before.lstrip("-" if before.startswith("-") else "+")))
+    name = next((name for name in good if parsed.calls(before, name)), None) if equals or word[:1] == "-" else None
     if name is None or placeholders_in(word):
         return None
     if equals:
-        return Typed(name, (word,), parsed.get(name, read_value(text)), before + "=")
-    if not word.startswith("-"):
-        return None
-    several = parsed.get(name)
+        return Typed(name, (word,), parsed.bad.get(name, read_value(text)), before + "=")
+    several = parsed.bad.get(name)
     if isinstance(several, list):
         return Typed(name, tuple(words[: 1 + len(several)]), several)
     if isinstance(good[name], list):
@@ -306,13 +286,13 @@ def _typed_at(
     value = None if following is None else read_value(following)
     alone = following is None or (following.startswith("-") and not isinstance(value, (int, float)))
     if (isinstance(good[name], bool) and not isinstance(value, bool)) or (good[name] is None and alone):
-        return Typed(name, (word,), parsed.get(name, True), switch=True)
+        return Typed(name, (word,), parsed.bad.get(name, True), switch=True)
     if alone:
         raise InputError(
             f"{word} has no value in the command, and the good side gives it {text_of(good[name])}.",
             f"If it is a switch, say --good {name}=false; else give its value after it.",
         )
-    return None if placeholders_in(following) else Typed(name, (word, following), parsed.get(name, value))
+    return None if placeholders_in(following) else Typed(name, (word, following), parsed.bad.get(name, value))
 
 
 # ----------------------------------------------------------------------------------------------- a place for everything

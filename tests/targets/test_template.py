@@ -235,22 +235,28 @@ def test_files_of_the_command_are_inputs(tmp_path, monkeypatch):
 # ----------------------------------------------------------------- what a program was seen to make of its flags
 
 
-def seen(kind="script", **settings):
+def seen(kind="script", flags=None, **settings):
     """That a parser gave a program these settings: name -> (value, default)."""
     raw, defaults = ({name: pair[at] for name, pair in settings.items() if at < len(pair)} for at in (0, 1))
-    return ConfigBuilt(kind, 0, "", "", raw, defaults, {name: "" for name in settings})
+    return ConfigBuilt(kind, 0, "", "", raw, defaults, {name: "" for name in settings}, flags=flags or {})
 
 
 def test_the_good_side_of_a_program_is_its_parsers_defaults():
-    words = "--workers 8 --fast --no-cache --betas 0.5 0.9 --name x --seed 3 --once 1 --once 2 in.txt".split()
+    words = "-w 8 --fast --no-cache --betas 0.5 0.9 --name x --seed 3 --once 1 --once 2 in.txt".split()
     events = [
-        seen(workers=(8, 1), fast=(True, False), cache=(False, True), betas=([0.5, 0.9], [0.9, 0.99])),
+        seen(
+            workers=(8, 1),
+            fast=(True, False),
+            cache=(False, True),
+            betas=([0.5, 0.9], [0.9, 0.99]),
+            flags={"workers": ["-w", "--workers"], "cache": ["--no-cache"]},
+        ),
         seen(name=("x", "y"), seed=(3, 0), needed=("in.txt",), once=(2, 0), short=(1, 0), as_it_is=(4, 4)),
         seen("env", TURBO=("1", None)),
     ]
     found = find_target(["sh", *words], Given(), events)
     assert command(found, "bad") == words
-    assert command(found, "good") == "--workers 1 --betas 0.9 0.99 --name x --seed 3 --once 1 --once 2 in.txt".split()
+    assert command(found, "good") == "-w 1 --betas 0.9 0.99 --name x --seed 3 --once 1 --once 2 in.txt".split()
     assert found.variables(found.sides.good) == {"TURBO": None} and found.sides.bad["env.TURBO"] == "1"
     reasons = found.sides.not_varied
     assert sorted(reasons) == ["name", "needed", "once", "seed", "short"]
@@ -259,8 +265,8 @@ def test_the_good_side_of_a_program_is_its_parsers_defaults():
 
 
 def test_what_the_good_side_says_of_a_program_counts_before_its_defaults():
-    events = [seen(workers=(8, 1), quality=("low", "low"), name=("x", "y"))]
+    events = [seen(workers=(8, 1), quality=("low", "low"), name=("x", "y"), flags={"quality": ["-q", "--the-quality"]})]
     given = Given(good=["script.workers=2", "quality=high", "name=z"])
     found = find_target(["sh", "--workers", "8", "--name", "x"], given, events)
-    assert command(found, "good") == ["--workers", "2", "--name", "z", "--quality", "high"]
-    assert command(found, "bad") == ["--workers", "8", "--name", "x", "--quality", "low"]
+    assert command(found, "good") == ["--workers", "2", "--name", "z", "--the-quality", "high"]
+    assert command(found, "bad") == ["--workers", "8", "--name", "x", "--the-quality", "low"]
