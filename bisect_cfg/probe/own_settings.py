@@ -104,7 +104,7 @@ def _offer(found, defaults, types, user, put, kind="script", **details):
         user: the frame that asks.
         put: sets a value, by name.
         kind: of setting.
-        details: what `protocol.ConfigBuilt` holds besides.
+        **details: what `protocol.ConfigBuilt` holds besides.
     """
     offered = {name: value for name, value in found.items() if name in types}
     sources.state.own += offered.items()
