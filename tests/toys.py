@@ -151,6 +151,13 @@ LIBRARY = {
                 if self.per_device_train_batch_size < 1:
                     raise ValueError("per_device_train_batch_size must be positive")
     """,
+    "transformers/trainer_utils.py": """
+        import os
+
+        def get_last_checkpoint(folder):
+            found = [name for name in os.listdir(folder) if name.startswith("checkpoint-")]
+            return os.path.join(folder, max(found)) if found else None
+    """,
     "transformers/trainer.py": """
         import os, types
 
@@ -181,7 +188,11 @@ LIBRARY = {
             def remove_callback(self, callback):
                 self.callbacks.remove(callback)
 
-            def train(self):
+            def train(self, resume_from_checkpoint=None):
+                self.rate = self.args.learning_rate
+                if resume_from_checkpoint:
+                    with open(os.path.join(resume_from_checkpoint, "rate")) as stream:
+                        self.rate = float(stream.read())
                 control = types.SimpleNamespace(should_log=False)
                 for callback in self.callbacks:
                     callback.on_train_begin(self.args, self.state, control)

@@ -72,3 +72,22 @@ def test_a_trial_at_another_rate_is_void(warm, resuming):
     run = warm.run(resuming, json.dumps({"rate": 1e-3, "way": "by hand"}), steps=3)
     assert run.seen.died.kind == INVALID and not run.traces.metrics.rows
     assert "0.005 at step 4" in run.seen.message and "0.001 at step 0" in run.seen.message
+
+
+THAT_RESUMES = """
+    from transformers.trainer_utils import get_last_checkpoint
+    args = GRPOConfig(output_dir="out", learning_rate=0.3, weight_decay=0.1)
+    last = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
+    trainer = GRPOTrainer(args, lambda number: 1 / 0 if trainer.rate > 0.1 and number == 3 else None)
+    trainer.train(resume_from_checkpoint=last)
+"""
+
+
+def test_the_answer_is_about_the_settings_and_says_from_where_the_script_resumes(tool):
+    toys.script(tool.folder, THAT_RESUMES)
+    own = tool.folder / "out/checkpoint-7"
+    own.mkdir(parents=True)
+    (own / "rate").write_text("0.3")
+    said = tool("bisect", "train.py", "--study", "s", "--no-recommend")
+    assert said.status == 0 and "Cause  learning_rate" in said.out, said.all
+    assert f"resumes from {own}" in " ".join(said.all.split()), said.all
