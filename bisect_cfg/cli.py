@@ -278,7 +278,7 @@ TRIALS = _section(
     "How trials are run",
     _option(
         "--training",
-        "Which training of a script that trains several times. [the first that fails]",
+        "Which training of a script that trains several times. [the first of GRPO]",
         **COUNT,
     ),
     _option(

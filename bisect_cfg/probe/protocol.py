@@ -137,8 +137,8 @@ class Targets:
     """Which objects a trial changes: by kind the index of the one, in order of creation; None for all of a kind.
 
     `via` says for a name that several kinds know which of them owns it. `training` is the number of the training that
-    the trial is about, counted from 1 in the process that trains; None: the first that fails. `trainer` is the name of
-    its class, if that is known.
+    the trial is about, counted from 1 in the process that trains; None: the first of GRPO, or one before it that fails.
+    `trainer` is the name of its class, if that is known.
     """
 
     training: int | None = None
