@@ -11,7 +11,7 @@ import json
 import re
 import subprocess
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +34,9 @@ NOT_INSTALLED = "not installed"
 
 EDITABLE = "-e "
 """What a level begins with that is a folder of sources, used where it lies."""
+
+_BESIDES = re.compile(r"(?:^|\s)#.*|\s--(?:hash|config-settings|global-option)[=\s]\S+")
+"""Comments, and what a line says besides package and version."""
 
 # Run by the interpreter that is asked, from Python 3.9 on.
 _ASK = r"""
@@ -163,11 +166,11 @@ def read_packages(path: Path, installed: Installed) -> dict[str, str]:
             "--good-packages takes what `pip freeze` or `uv pip freeze` prints where it worked, or a lock.",
         ) from None
     found: dict[str, str] = {} if locked is None else _of_lock(locked)
-    for number, line in () if locked is not None else _lines(text):
-        level = _of_line(line, path, number, installed)
+    for line in () if locked is not None else text.replace("\\\n", " ").splitlines():
+        level = _of_line(_BESIDES.sub("", line).strip(), path, installed)
         if level is not None and found.setdefault(*level) != level[1]:
             name, value = level
-            raise InputError(f"{path}, line {number}: {name} is listed twice, as {found[name]} and as {value}.")
+            raise InputError(f"{path}: {name} is listed twice, as {found[name]} and as {value}.")
     if not found:
         raise InputError(f"{path} names no package.", "A line for each: transformers==4.57.1")
     return found
@@ -184,33 +187,16 @@ def _of_lock(lock: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def _lines(text: str) -> Iterable[tuple[int, str]]:
-    """The requirements of a file, with the numbers of their lines; without comments, hashes and continuations."""
-    whole, first = "", 0
-    for number, line in enumerate(text.splitlines(), 1):
-        first = first if whole else number
-        whole += re.sub(r"(?:^|\s)#.*", "", line)
-        if whole.endswith("\\"):
-            whole = whole[:-1] + " "
-            continue
-        line, whole = re.sub(r"\s--(?:hash|config-settings|global-option)[=\s]\S+", "", whole).strip(), ""
-        if line:
-            yield first, line
-
-
-def _of_line(line: str, path: Path, number: int, installed: Installed) -> tuple[str, str] | None:
+def _of_line(line: str, path: Path, installed: Installed) -> tuple[str, str] | None:
     """Name and level of a line; None if it changes nothing, or says where packages are looked for."""
-    where = f"{path}, line {number}"
     editable = re.match(r"(?:-e|--editable)[=\s]\s*([^#]+)(?:#egg=([\w.-]+))?", line)
     if editable:
         if editable[2] is None:
-            raise InputError(
-                f"{where}: it does not show which package `{line}` is.", f"Say it: {line}#egg=NAME, or leave it out."
-            )
+            raise InputError(f"{path}: which package is `{line}`?", f"Say it: {line}#egg=NAME, or leave it out.")
         return canonicalize_name(editable[2]), EDITABLE + editable[1]
-    if line.startswith("-"):
+    if not line or line.startswith("-"):
         if re.match(r"-(?:r|c)\b|--(?:requirement|constraint)\b", line):
-            raise InputError(f"{where}: other files are not read from here: {line}", "Give what `pip freeze` prints.")
+            raise InputError(f"{path}: other files are not read from here: {line}", "Give what `pip freeze` prints.")
         return None
     wheel = None if " @ " in line else _wheel(line)
     if wheel is not None:
@@ -218,9 +204,8 @@ def _of_line(line: str, path: Path, number: int, installed: Installed) -> tuple[
     try:
         asked = Requirement(line)
     except InvalidRequirement as error:
-        raise InputError(
-            f"{where} is not a requirement: {line} ({str(error).splitlines()[0]})", "As in: transformers==4.57.1"
-        ) from None
+        why = str(error).splitlines()[0]
+        raise InputError(f"{path}: {line} is not a requirement ({why}).", "As in: transformers==4.57.1") from None
     if asked.marker is not None and not asked.marker.evaluate({**installed.markers, "extra": ""}):
         return None
     name = canonicalize_name(asked.name)
@@ -232,9 +217,7 @@ def _of_line(line: str, path: Path, number: int, installed: Installed) -> tuple[
     here = installed.distributions.get(name)
     if here is not None and asked.specifier.contains(here.version, prereleases=True):
         return None
-    raise InputError(
-        f"{where}: {line} does not say which version of {name} it was.", f"Name the one that worked: {name}==VERSION"
-    )
+    raise InputError(f"{path}: {line} does not say which version it was.", f"Name the good one: {name}==VERSION")
 
 
 def _wheel(place: str) -> tuple[str, str] | None:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from bisect_cfg.configuration import RECORDED, UNSET, Configuration, Factor, Value, difference, equal
 from bisect_cfg.errors import InputError
@@ -177,19 +178,13 @@ def _at(tree: Value, path: Sequence[str]) -> Value:
     return tree
 
 
-@dataclass(frozen=True)
-class Interpreter:
-    """What a command has to do with packages.
-
-    Attributes:
-        python: the interpreter that it runs; "" if that is not known.
-        own: canonical name -> level, of all that is installed there, where packages vary.
-        good: ``packages.NAME`` -> the good level, as uv takes it, of those that differ.
-    """
+class Interpreter(NamedTuple):
+    """The interpreter of a command ("" if that is not known); where packages vary, what it has installed (canonical
+    name -> level), and ``packages.NAME`` -> good level, as uv takes it, of those that differ."""
 
     python: str = ""
-    own: Mapping[str, str] = field(default_factory=dict)
-    good: Mapping[str, str | None] = field(default_factory=dict)
+    own: Mapping[str, str] = {}
+    good: Mapping[str, str | None] = {}
 
 
 def compare_packages(words: Sequence[str], levels: Levels, given: Given) -> Interpreter:
