@@ -20,6 +20,8 @@ from .held import os, threading
 from .imports import when_imported
 
 OUTPUT = "output"
+BEFORE = "saved-before"
+"""Link in the folder of a trial that was forked to the folder of the process it comes from: for what it starts."""
 
 
 class _State:
@@ -43,9 +45,18 @@ def install():
 
 
 def _folders():
-    folder = children.state.folder
-    if folder is not None and (not state.folders or state.folders[0] != os.path.realpath(folder)):
-        state.folders.insert(0, os.path.realpath(folder))
+    if children.state.folder is None:
+        return state.folders
+    with _as_they_are():
+        folder = os.path.realpath(children.state.folder)
+        if folder not in state.folders[:1]:
+            link = os.path.join(folder, BEFORE)
+            if os.path.islink(link) and not state.folders:
+                state.folders.append(os.path.realpath(link))
+            elif state.folders and os.path.isdir(os.path.join(state.folders[0], OUTPUT)):
+                with contextlib.suppress(OSError):  # another process of the trial has made it
+                    os.symlink(state.folders[0], link)
+            state.folders.insert(0, folder)
     return state.folders
 
 

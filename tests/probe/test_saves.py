@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 import toys
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tools import slow
 
@@ -21,6 +21,7 @@ from bisect_cfg.probe.protocol import Skipped
 PATHS = st.sampled_from(["a", "b", "x/a", "x/b", "x/y/a"])
 
 
+@settings(deadline=None)  # it writes files
 @given(st.sets(PATHS), st.lists(st.tuples(st.integers(0, 1), PATHS)))
 def test_what_is_saved_is_read_above_what_lies_there(users, saved):
     """As if it had been saved at the user's own place, where nothing changes. The first trial is forked from."""
@@ -155,7 +156,7 @@ IN_ANOTHER_PROCESS = """
     import os, subprocess, sys
     if "child" in sys.argv:
         import torch
-        assert torch.load("best.pt") == sys.argv[2]
+        assert torch.load("best.pt") == sys.argv[2] and torch.load("before.pt") == "before the training"
         torch.save("of the child", "best.pt")
         torch.save("new", "new.pt")
         sys.exit()
@@ -167,6 +168,7 @@ IN_ANOTHER_PROCESS = """
     args = GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True)
 
     def step(number):
+        assert torch.load("before.pt") == "before the training"
         torch.save(str(number), "best.pt")
         subprocess.run([sys.executable, os.path.abspath(__file__), "child", str(number)], check=True)
         assert torch.load("best.pt") == "of the child" and torch.load("new.pt") == "new"
