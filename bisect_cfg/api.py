@@ -27,9 +27,9 @@ from bisect_cfg.store.state import STATE_FILE
 from bisect_cfg.study.options import OF_COMMANDS, Options
 from bisect_cfg.study.story import bisect as tell_story
 from bisect_cfg.targets.command import CommandTarget, find_target, is_any_command
+from bisect_cfg.targets.good import parse_assignment
 from bisect_cfg.targets.interpreters import runs_code
 from bisect_cfg.targets.launchers import behind_env, is_launcher, starts_others
-from bisect_cfg.targets.names import parse_assignment
 from bisect_cfg.targets.script import Script, find_script, interpreter
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_origin, get_type_hints
 
 from bisect_cfg.common.failures.signature import Signature
+from bisect_cfg.common.numbers import finite_number
 from bisect_cfg.configuration import Value, check_value
 from bisect_cfg.errors import InputError, flag_of
 from bisect_cfg.probe.values import encode
@@ -19,11 +20,10 @@ from bisect_cfg.runner.verdict import Failure
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.told_in_log import steps_reached
 from bisect_cfg.targets.command import CommandTarget
-from bisect_cfg.targets.fields import known_names, mentioned
-from bisect_cfg.targets.launch_settings import DEEPSPEED_FILE, VARIABLE, Accelerate, ask_accelerate
-from bisect_cfg.targets.names import check_name, finite_number, parse_pins, read_good
-from bisect_cfg.targets.packages import PACKAGE, installed_by, read_packages
+from bisect_cfg.targets.good import parse_pins, read_good
+from bisect_cfg.targets.packages import installed_by, read_packages
 from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.suggestions import check_name
 from bisect_cfg.targets.template import FORMATS
 
 NUMBERS: Mapping[str, tuple[float, float, bool]] = {
@@ -168,7 +168,7 @@ def checked(options: Options, script: Script | CommandTarget) -> Options:
         _check_for_command(options, script)
     else:
         read_good(options.good, script.good_file)
-        _check_names(options, parse_pins(options.pins), script)
+        parse_pins(options.pins)
     if options.storage:
         _check_storage(options.storage)
     return replace(options, **{name: _bare(getattr(options, name)) for name in ("only", "excluded", "keep")})
@@ -235,29 +235,6 @@ def _check_failure(text: str) -> None:
         Failure(Signature("exit"), asked=text).includes(Signature("exit"))
     except ValueError as error:
         raise InputError(f"{error}.", "It takes any, signal, non-finite or a regular expression.") from None
-
-
-def _check_names(options: Options, pins: Mapping[str, Value], script: Script) -> None:
-    """Names that no library in the script's environment knows, and the script does not mention."""
-    asked = [("--only", options.only), ("--except", options.excluded), ("--keep", options.keep), ("--pin", tuple(pins))]
-    if not any(names for _, names in asked):
-        return
-    known = known_names(script)
-    if not known:
-        return  # the run will tell
-    for option, names in asked:
-        for name in _bare(names):
-            if name.startswith((VARIABLE, PACKAGE)):
-                continue
-            if name.startswith("launch."):
-                if not name.startswith(DEEPSPEED_FILE) and name not in Accelerate().types:  # the first run shows a file
-                    check_name(name, ask_accelerate(script.python).types, option)
-                continue
-            field = name.split(".")[1] if name.startswith(("model.", "peft.")) and "." in name else name.split(".")[0]
-            if not field:
-                raise InputError(f"{option} names no setting.", f"For example {option} bf16.")
-            if field not in known and not mentioned(field, script):
-                check_name(field, dict.fromkeys(known, ""), option)
 
 
 def _check_storage(storage: str) -> None:

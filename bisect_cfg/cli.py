@@ -41,7 +41,7 @@ class _Number(click.ParamType):
         self._bounds = (least, most, above)
 
     def convert(self, value: str, param: click.Parameter | None, context: click.Context | None) -> float:
-        from bisect_cfg.targets.names import finite_number
+        from bisect_cfg.common.numbers import finite_number
 
         try:
             return float(finite_number(value, *self._bounds))

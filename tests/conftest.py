@@ -25,7 +25,7 @@ from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.training import Training
 from bisect_cfg.runner.watch import watch
 from bisect_cfg.targets.captured import Capture, read_capture
-from bisect_cfg.targets.settings import Settings, build_settings
+from bisect_cfg.targets.factors import Comparison, Factors
 
 # A shell without job control starts background commands with SIGINT ignored, and so would be all that we start:
 # the tests of Ctrl-C would wait for nothing.
@@ -96,7 +96,7 @@ class WarmTRL:
         assert self.server.wait_until_ready(300, threading.Event()) is None
         self.count = 0
 
-    def run(self, script: Path, *argv: str, steps: int | None = 1, settings: Settings | None = None,
+    def run(self, script: Path, *argv: str, steps: int | None = 1, settings: Factors | None = None,
             configuration: dict | None = None, patience: float = 60.0, **request_besides: object) -> Run:  # fmt: skip
         """Run a script to `steps` optimizer steps, or to wherever it comes; with `settings` under a configuration."""
         self.count += 1
@@ -119,9 +119,9 @@ class WarmTRL:
         assert run.seen.died is None, (run.folder / "log.txt").read_text()[-3000:]
         return read_capture(run.traces.events.rows)
 
-    def settings(self, script: Path, *argv: str, **options: object) -> Settings:
+    def settings(self, script: Path, *argv: str, **options: object) -> Factors:
         """The factors of a script."""
-        return build_settings(self.capture(script, *argv), self.server.resolve, **options)
+        return Comparison(self.capture(script, *argv), self.server.resolve, **options).factors()
 
 
 @pytest.fixture(scope="session")

@@ -40,8 +40,8 @@ from bisect_cfg.runner.traces import Traces, tail_of_log
 from bisect_cfg.runner.training import check_watched
 from bisect_cfg.runner.watch import LAST_SECONDS, POLL_SECONDS
 from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.names import outdated_in
 from bisect_cfg.targets.script import find_script
+from bisect_cfg.targets.suggestions import outdated_in
 
 SCHEMA = 1
 """Version of what --json prints."""

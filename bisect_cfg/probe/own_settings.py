@@ -20,7 +20,7 @@ of a library are that object's (see `sources.handed_on`).
 import contextlib
 import sys
 
-from . import sources, values, wrap
+from . import protocol, record, sources, values, wrap
 from .held import _getframe, dataclasses, os, re
 from .imports import when_imported
 from .library_objects import field_defaults
@@ -108,14 +108,15 @@ def _offer(found, defaults, types, user, put, kind="script", **details):
     """
     offered = {name: value for name, value in found.items() if name in types}
     sources.state.own += offered.items()
-    _, wanted = sources.offer(kind, offered, defaults, types, user, cls="", module="", **details)
+    index, wanted = sources.offer(kind, offered, defaults, types, user, cls="", module="", **details)
+    wanted = {name: value for name, value in wanted.items() if name in found}
     for name, value in wanted.items():
-        if name not in found:
-            continue
         if name in defaults and value == values.encode(defaults[name], name):
             put(name, defaults[name])  # the very object: an enum, say, of which JSON has but the name
         elif value != sources.DEFAULT:
             put(name, values.decode(value, found[name]))
+    if wanted:
+        record.event(protocol.ConfigResolved(kind, index, wanted))
 
 
 def _type_name(function, value):

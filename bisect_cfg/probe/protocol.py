@@ -460,7 +460,7 @@ class ConfigBuilt(Event, tag="config"):
 
 @dataclass(frozen=True)
 class ConfigResolved(Event, tag="resolved"):
-    """What the library made of it.
+    """What the library made of it; of the script's own settings, those that it was handed with the values of the trial.
 
     `devices`: how many GPUs this one process uses. Of more than one transformers makes a plain `nn.DataParallel`.
     """

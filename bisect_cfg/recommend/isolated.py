@@ -26,8 +26,8 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import INVALID, Ended, Verdict
 from bisect_cfg.store.causes import Cause, Report
-from bisect_cfg.targets.captured import fields_of
-from bisect_cfg.targets.settings import DEFAULT, build_item
+from bisect_cfg.targets.captured import entries
+from bisect_cfg.targets.factors import DEFAULT, build_request
 
 VERIFY_FACTOR = 4
 VERIFY_LEAST = 30
@@ -185,14 +185,14 @@ class IsolatedScript:
         built. Equal for ``model.dtype`` at its default and at float32, where the model is loaded so by default."""
         settings = self._settings
         overrides = settings.overrides({**settings.bad, **changes})
-        answer = self._trials.site.checks.resolve(build_item(settings.capture.args, overrides))
+        answer = self._trials.site.checks.resolve(build_request(settings.capture.args, overrides))
         if answer.error is not None:
             return None
         values = {name: value for name, value in answer.values.items() if not parameter(name).pinned}
         rest = {name: value for name, value in overrides.items() if not name.startswith("args.")}
         if rest.get("model.dtype", "") in (None, DEFAULT):
             rest["model.dtype"] = self._dtype_by_default()
-        loaded = dict(fields_of(values.get("model_init_kwargs")) or {})
+        loaded = dict(entries(values.get("model_init_kwargs")) or {})
         given = loaded.pop("torch_dtype", None) or loaded.pop("dtype", None)
         # What a training config's own dtype is by default is known only once a model is loaded: its file may say.
         own = (name for name in settings.bad if name.startswith("model_init_kwargs."))
@@ -219,7 +219,7 @@ class IsolatedScript:
 
     def search_range(self, name: str, changes: Configuration) -> SearchRange | None:
         """The values of a setting worth trying, with these changes to the user's configuration; see `Mover`."""
-        factor = next(factor for factor in self._settings.factors if factor.name == name)
+        factor = next(factor for factor in self._settings.varied if factor.name == name)
         if factor.kind in ("launch", "env", "packages"):
             return None  # as the user launches it, or as in the good configuration
         kind = self._settings.capture.args.types.get(name, "") if factor.kind == "args" else ""
@@ -240,7 +240,7 @@ class IsolatedScript:
         fields = settings.capture.args.types
         offers = alternatives_for(values, {**self._resolved, **settings.bad}, fields)
         loads = any(kind in settings.capture.others for kind in ("load", "modelcfg"))
-        names = {factor.name for factor in settings.factors}
+        names = {factor.name for factor in settings.varied}
         kept = list(self._wishes.cures)
         for offer in offers:
             changes = {name.removeprefix("args."): value for name, value in offer.settings.items()}

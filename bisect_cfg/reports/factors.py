@@ -46,7 +46,10 @@ class Factors(tuple[FactorRow, ...]):
         return pandas.DataFrame(list(self), columns=FactorRow._fields)
 
     def __repr__(self) -> str:
-        lines = (f"{row.name} = {show(row.bad)} (good: {show(row.good)}) {_told(row)}".rstrip() for row in self)
+        lines = (
+            f"{row.name} = {show(row.bad, row.name)} (good: {show(row.good, row.name)}) {_told(row)}".rstrip()
+            for row in self
+        )
         return shared("\n".join(lines))
 
     def _repr_html_(self) -> str:
@@ -98,7 +101,9 @@ def _told(row: FactorRow) -> str:
 
 
 def _line(row: FactorRow) -> str:
-    name, good, bad = (html.escape(clean(words)) for words in shared([row.name, show(row.good), show(row.bad)]))
+    name, good, bad = (
+        html.escape(clean(words)) for words in shared([row.name, show(row.good, row.name), show(row.bad, row.name)])
+    )
     colour = {"cause": FAIL, "cleared": PASS}.get(row.known, ACCENT)
     width = round(100 * (row.suspicion or 0.0)) if row.known == "suspected" else 0
     bar = f"background:linear-gradient(90deg,{ACCENT}40 {width}%,transparent {width}%)" if width else ""

@@ -13,7 +13,6 @@ from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Hanging
 from bisect_cfg.reports.safe_values import INDENT, print_lines
 from bisect_cfg.store.causes import RETURNED_FALSE, Cause, Report
-from bisect_cfg.targets.launch_settings import VARIABLE
 
 SETTING_WIDTH = 40
 """Columns to which the settings of a cause are filled up, so that their good values stand below each other."""
@@ -109,6 +108,5 @@ def _print_cause(console: Console, title: str, cause: Cause, failure: str, since
 
 
 def _shown(name: str, value: Value) -> str:
-    unset = value is None and name.startswith(VARIABLE)
-    words = HIDDEN if hides(name, value) else "not set" if unset else text.show(value)
+    words = HIDDEN if hides(name, value) else text.show(value, name)
     return words if len(words) <= VALUE_LENGTH else words[: VALUE_LENGTH - 3] + "..."

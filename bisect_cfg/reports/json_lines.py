@@ -25,7 +25,7 @@ from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_values import described
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.sides import Sides
 
 STEP_SECONDS = 1.0
@@ -42,7 +42,7 @@ class JsonLines(Listener):
     def __init__(self, out: TextIO) -> None:
         self._out, self._writing = out, threading.Lock()
         self._names: list[str] = []
-        self._settings: Settings | Sides
+        self._settings: Factors | Sides
         self._ask_progress: Callable[[], Progress]
         self._progress: Progress | None = None
         self._told: dict[int | str, float] = {}
@@ -85,15 +85,15 @@ class JsonLines(Listener):
             seconds=round(seen.seconds, 3),
         )
 
-    def factors(self, settings: Settings | Sides) -> None:
+    def factors(self, settings: Factors | Sides) -> None:
         self._tell(
             "factors",
-            factors=[{"name": one.name, "good": _level(one.good), "bad": _level(one.bad)} for one in settings.factors],
+            factors=[{"name": one.name, "good": _level(one.good), "bad": _level(one.bad)} for one in settings.varied],
             not_varied=settings.not_varied,
         )
 
-    def isolating(self, settings: Settings | Sides, progress: Callable[[], Progress]) -> None:
-        self._settings, self._names = settings, [factor.name for factor in settings.factors]
+    def isolating(self, settings: Factors | Sides, progress: Callable[[], Progress]) -> None:
+        self._settings, self._names = settings, [factor.name for factor in settings.varied]
         self._ask_progress = progress
         self._how_far()
 

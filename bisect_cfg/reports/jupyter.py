@@ -32,7 +32,7 @@ from bisect_cfg.reports.live import View
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.shared import shared
 from bisect_cfg.reports.text import duration, show
-from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.sides import Sides
 
 COLUMNS = 100
@@ -162,7 +162,7 @@ class AskedView(NotebookView):
     def __init__(self, wanted: Wanted) -> None:
         super().__init__()
         if isinstance(wanted, Mapping):
-            told = ", ".join(f"{name}: {show(mask(value, str(name)))}" for name, value in wanted.items())
+            told = ", ".join(f"{name}: {show(mask(value, str(name)), str(name))}" for name, value in wanted.items())
         else:
             names = wanted if isinstance(wanted, Collection) and not isinstance(wanted, str) else [wanted]
             told = f"only {', '.join(map(str, names))}" if names else "the good configuration"
@@ -179,7 +179,7 @@ class AskedView(NotebookView):
     def phase(self, name: str, detail: str = "") -> None:
         """Walked past."""
 
-    def isolating(self, settings: Settings | Sides, progress: Callable[[], Progress]) -> None:
+    def isolating(self, settings: Factors | Sides, progress: Callable[[], Progress]) -> None:
         """Nothing is searched."""
 
     def event(self, event: BisectionEvent) -> None:

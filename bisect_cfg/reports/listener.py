@@ -15,7 +15,7 @@ from bisect_cfg.recommend.order import Left
 from bisect_cfg.reports.events import BisectionEvent, Progress
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.sides import Sides
 
 
@@ -43,10 +43,10 @@ class Listener:
     def run_finished(self, purpose: Purpose, run: Run, outcome: Outcome | None) -> None:
         """One of the runs before the bisection proper is over."""
 
-    def factors(self, settings: Settings | Sides) -> None:
+    def factors(self, settings: Factors | Sides) -> None:
         """The factors are known."""
 
-    def isolating(self, settings: Settings | Sides, progress: Callable[[], Progress]) -> None:
+    def isolating(self, settings: Factors | Sides, progress: Callable[[], Progress]) -> None:
         """The bisection proper begins, over the settings that are left to vary; how far it is can be asked at any
         time."""
 

@@ -31,7 +31,7 @@ from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, run_line
 from bisect_cfg.reports.terminal import print_answer
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.store.interface import TrialRequest
-from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.sides import Sides
 
 OUTCOMES = {
@@ -104,7 +104,7 @@ class View(Listener):
         self._running: dict[int | str, _Running] = {}
         self._ask_progress: Callable[[], Progress]
         self._progress: Progress | None = None
-        self._settings: Settings | Sides | None = None
+        self._settings: Factors | Sides | None = None
         self._learned = ""
         self._safe_runs = 0
         self._safe_left: Left | None = None
@@ -177,15 +177,15 @@ class View(Listener):
             does, how = ("trains", f": {steps} in {took}.") if run.seen.counted else ("passes", f" ({took}).")
             self._line(Text.assemble("The good configuration ", (does, "green"), how))
 
-    def factors(self, settings: Settings | Sides) -> None:
+    def factors(self, settings: Factors | Sides) -> None:
         self._settings = settings
-        verb = "differs" if len(settings.factors) == 1 else "differ"
-        head = f"{text.count(len(settings.factors), 'setting')} {verb} from the good configuration"
-        self._line(f"{head}: {_some([factor.name for factor in settings.factors])}.")
+        verb = "differs" if len(settings.varied) == 1 else "differ"
+        head = f"{text.count(len(settings.varied), 'setting')} {verb} from the good configuration"
+        self._line(f"{head}: {_some([factor.name for factor in settings.varied])}.")
         if settings.not_varied:
             self._line(Text(f"Not varied: {text.with_reasons(settings.not_varied)}.", style="dim"))
 
-    def isolating(self, settings: Settings | Sides, progress: Callable[[], Progress]) -> None:
+    def isolating(self, settings: Factors | Sides, progress: Callable[[], Progress]) -> None:
         self._settings = settings
         self._ask_progress = progress
         self._progress = progress()
@@ -200,7 +200,7 @@ class View(Listener):
                 self._learned = learned(event.request.subset, event.outcome, before, self._names())
                 self._trial_line(event)
             case CauseFound():
-                names = " with ".join(f"{n}={text.show(v['bad'])}" for n, v in event.cause.values.items())
+                names = " with ".join(f"{n}={text.show(v['bad'], n)}" for n, v in event.cause.values.items())
                 self._line(Text.assemble(("Proven: ", "bold"), (names, "bold red")))
             case _:
                 return
@@ -227,7 +227,7 @@ class View(Listener):
             self.console.print(line)
 
     def _names(self) -> list[str]:
-        return [factor.name for factor in self._settings.factors]
+        return [factor.name for factor in self._settings.varied]
 
     def _asked(self, request: TrialRequest) -> str:
         """What a trial tests, in a few words."""

@@ -150,7 +150,7 @@ class StudyReport(Report):
             of = [level(row["values"], name, levels) for row in trials]
             guilty = name in recorded.guilty
             z.append([shades[one] + (0.5 if guilty and one != "good" else 0.0) for one in of])
-            words.append([figures.label(f"{name} = {show(row['values'].get(name))}") for row in trials])
+            words.append([figures.label(f"{name} = {show(row['values'].get(name), name)}") for row in trials])
         heat = {
             "type": "heatmap", "x": places, "y": list(range(1, len(levels) + 1)), "z": z, "text": words,
             "zmin": 0, "zmax": 1, "colorscale": SHADES, "showscale": False, "xgap": 2, "ygap": 2,

@@ -19,8 +19,8 @@ from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.where import Place
 from bisect_cfg.store.causes import Report
 from bisect_cfg.targets.command import CommandTarget
+from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import Settings
 from bisect_cfg.targets.sides import Sides
 
 
@@ -56,7 +56,7 @@ class Answer:
     folder: Path
     script: Script | CommandTarget
     status: Status = Status.INCONCLUSIVE
-    settings: Settings | Sides | None = None
+    settings: Factors | Sides | None = None
     bad_run: Run | None = None
     good_run: Run | None = None
     again: tuple[Run, ...] = ()

@@ -215,7 +215,7 @@ def _in_short(result: JsonObject) -> Iterator[Line]:
     failure = result["failure"]
     for cause in result["causes"]:
         for name, value in cause["parameters"].items():
-            yield [("bold", "Cause  "), ("bold red", f"{name} = {text.show(value['bad'])}  "),
+            yield [("bold", "Cause  "), ("bold red", f"{name} = {text.show(value['bad'], name)}  "),
                    ("green", f"good: {text.show(value['good'], name)}")]  # fmt: skip
     if failure is not None:
         at = f" at step {failure['step']}" if failure.get("step") else ""
@@ -264,7 +264,7 @@ def _matrix(recorded: Recorded) -> list[tuple[str, bool, str, str, list[str]]]:
     """Factor -> whether it is in a cause, its values, and a letter for each trial: b bad, g good, o elsewhere."""
     levels, guilty = recorded.levels, recorded.guilty
     return [
-        (name, name in guilty, text.show(good), text.show(bad), _letters(recorded, name, levels))
+        (name, name in guilty, text.show(good, name), text.show(bad, name), _letters(recorded, name, levels))
         for name, (good, bad) in levels.items()
     ]
 

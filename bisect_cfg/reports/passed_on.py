@@ -53,13 +53,13 @@ def _configuration(recorded: Recorded) -> Iterator[str]:
         yield "**Minimal failing configuration**, all else at its good value"
         config = recorded.result["target"].get("config")
         if cause.get("command"):
-            told = ", ".join(f"{name} = {text.show(value)}" for name, value in wanted.items())
+            told = ", ".join(f"{name} = {text.show(value, name)}" for name, value in wanted.items())
             yield _block(f"# yours: {' '.join(told.split())}\n{cause['command']}", "sh")
             if cause["config"] is not None:
                 yield f"with this as {_code(cause['config']['name'])}:\n\n" + _block(cause["config"]["text"])
             return
         if config is None:
-            yield _block("\n".join(f"{name}: {text.show(value)}" for name, value in wanted.items()))
+            yield _block("\n".join(f"{name}: {text.show(value, name)}" for name, value in wanted.items()))
             return
         yield _block(_script(recorded, config, wanted), "python")
 
@@ -94,7 +94,7 @@ def _script(recorded: Recorded, config: str, wanted: Mapping[str, Value]) -> str
 def _beside(name: str, value: Value, levels: Levels) -> str:
     """What the program cannot set; a value of the user's is in the script already."""
     yours = name in levels and levels[name][1] == value
-    return f"# {'In your script already' if yours else 'Set by hand'}: {name} = {text.show(value)}"
+    return f"# {'In your script already' if yours else 'Set by hand'}: {name} = {text.show(value, name)}"
 
 
 def _is_plain(value: Value) -> bool:

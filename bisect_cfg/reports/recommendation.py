@@ -21,8 +21,8 @@ from bisect_cfg.reports.safe_config import TITLE, YAML, safe_yaml
 from bisect_cfg.reports.text import show
 from bisect_cfg.store.causes import Cause, Claim
 from bisect_cfg.targets.command import CommandTarget
+from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.packages import PACKAGE
-from bisect_cfg.targets.settings import Settings
 
 Changes = Mapping[str, JsonObject]
 """Setting -> "from" and "to", as in result.json."""
@@ -142,7 +142,7 @@ def _as_data(answer: Answer, remedy: Remedy) -> JsonObject:
 def _seen_in_search(answer: Answer, remedy: Remedy) -> JsonObject | None:
     """How often a remedy passed as a correction, where nothing else speaks for it."""
     names = set(remedy.changes)
-    rest = {factor.name for factor in answer.settings.factors} - names
+    rest = {factor.name for factor in answer.settings.varied} - names
     for correction in answer.report.corrections:
         claim = correction.passes
         if claim.subset is not None and (set(claim.subset) == rest or set(correction.parameters) == names):
@@ -163,7 +163,7 @@ def _range(found: SafeRange) -> JsonObject:
     }
 
 
-def _changes(settings: Settings, safe: Configuration) -> Changes:
+def _changes(settings: Factors, safe: Configuration) -> Changes:
     """name -> from, to; settings that only an alternative names come from the script's own value."""
     known = {**settings.resolved, **settings.bad}
     return {
@@ -218,7 +218,7 @@ def edits_of(answer: Answer, changes: Changes) -> Edits:
     )
 
 
-def _built(settings: Settings) -> dict[str, tuple[str, int]]:
+def _built(settings: Factors) -> dict[str, tuple[str, int]]:
     """Where the objects of the configuration were built: namespace -> file and line."""
     found = (*settings.capture.others.values(), settings.capture.args)
     return {NAMESPACE.get(one.kind, one.kind): one.place for one in found if one.place is not None}
@@ -235,7 +235,7 @@ def _words_of_launcher(answer: Answer) -> tuple[str, ...]:
 def wanted_changes(answer: Answer, changes: Changes) -> list[Change]:
     """Changes (name -> from, to) with the values that the user wrote, not what the library made of them."""
     settings = answer.settings
-    factors = {factor.name: factor for factor in settings.factors}
+    factors = {factor.name: factor for factor in settings.varied}
     wanted = []
     for name, change in changes.items():
         factor = factors.get(name)
@@ -278,7 +278,7 @@ def _edit(edit: Edit) -> JsonObject:
     }
 
 
-def _yaml_diff(settings: Settings, safe: Configuration) -> str:
+def _yaml_diff(settings: Factors, safe: Configuration) -> str:
     """The training config as YAML before and after: for scripts whose values could not be located."""
     before = safe_yaml(settings, settings.bad, "your configuration").splitlines(keepends=True)[1:]
     after = safe_yaml(settings, safe, "safe").splitlines(keepends=True)[1:]

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import yaml
 
+from bisect_cfg.common.name import Name
 from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.recommend.edits import Change, Edits, own_yaml
-from bisect_cfg.targets.captured import fields_of, has_tag
-from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.captured import entries, has_tag
+from bisect_cfg.targets.factors import Factors
 
 LOADED_BY_TRAINER = "args"
 """The kind of setting that safe_config.yaml can hold: what TrlParser reads into the training config."""
@@ -91,7 +92,7 @@ def _items(value: Value) -> Iterator[tuple[str, Value]]:
         yield from _items(item)
 
 
-def safe_yaml(settings: Settings, safe: Configuration, title: str = TITLE) -> str:
+def safe_yaml(settings: Factors, safe: Configuration, title: str = TITLE) -> str:
     """The user's training config with the safe values, as a YAML file that TrlParser loads.
 
     What the training config does not hold (`model.*`, `peft.*`) and what YAML cannot hold is in comments.
@@ -107,10 +108,8 @@ def safe_yaml(settings: Settings, safe: Configuration, title: str = TITLE) -> st
     for name, value in args.raw.items():
         if not equal(value, args.defaults.get(name)):
             values[name] = value
-    for name, value in settings.pins.items():
-        if name.startswith("args."):
-            values[name[len("args.") :]] = value
-    for factor in settings.factors:
+    values |= {name: value for name, value in settings.pins.items() if Name.of(name).space == "args"}
+    for factor in settings.varied:
         value = safe[factor.name]
         if factor.kind != LOADED_BY_TRAINER:
             if equal(value, factor.bad):
@@ -121,13 +120,13 @@ def safe_yaml(settings: Settings, safe: Configuration, title: str = TITLE) -> st
         if not key:
             values[field] = value
             continue
-        current = dict(fields_of(values.get(field)) or {})
+        current = dict(entries(values.get(field)) or {})
         if equal(value, factor.good) and value is None:
             current.pop(key, None)
         else:
             current[key] = value
         values[field] = current
-    factors = {factor.name for factor in settings.factors}
+    factors = {factor.name for factor in settings.varied}
     for name, value in safe.items():  # what a known alternative sets besides
         if name in factors:
             continue

@@ -22,8 +22,8 @@ from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Hanging
 from bisect_cfg.reports.recommendation import UNTRIED, in_words
+from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.packages import PACKAGE
-from bisect_cfg.targets.settings import Settings
 from bisect_cfg.targets.sides import Sides
 
 OTHERS_SHOWN = 4
@@ -47,7 +47,7 @@ OUTCOME_WIDTH = len("unresolved")
 """Columns of the outcome in the lines of the runs: its longest word."""
 
 
-def described(attempt: Attempt, settings: Settings | Sides) -> str:
+def described(attempt: Attempt, settings: Factors | Sides) -> str:
     """What a run tries, in a few words."""
     known = {**settings.resolved, **settings.bad}
     changes = {

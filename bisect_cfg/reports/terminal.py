@@ -19,11 +19,12 @@ from bisect_cfg.reports.safe_values import INDENT, print_lines, print_recommenda
 from bisect_cfg.reports.said import Line, said
 from bisect_cfg.runner.environments import CACHE
 from bisect_cfg.runner.starts import STARTS
+from bisect_cfg.runner.verdict import Ended
 from bisect_cfg.store.causes import Cause
 from bisect_cfg.store.folder import STUDIES
 from bisect_cfg.targets.command import CommandTarget
+from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.launch_settings import PROCESSES
-from bisect_cfg.targets.settings import Settings
 
 
 def told(answer: Answer, result: JsonObject) -> list[Line]:
@@ -132,13 +133,21 @@ def _print_causes(console: Console, answer: Answer, result: JsonObject) -> None:
     since = ""
     if answer.origin is not None:
         since = f"Shown {text.since(answer.origin)}{', and from step 0' if answer.proven else ''}."
-    print_isolated(console, answer.report, failures, since)
+    print_isolated(console, answer.report, failures, " ".join(filter(None, (since, _watched_for(answer)))))
     _print_where(console, result["where"])
     _print_rows(console, answer)
     print_recommendation(console, answer, result)
 
 
-def _in_one_process(cause: Cause, settings: Settings) -> bool:
+def _watched_for(answer: Answer) -> str:
+    """How long the runs were watched on whose passing the causes rest; "" where they came to their own end."""
+    claims = [claim for cause in answer.report.causes for claim in cause.evidence.without.values()]
+    runs = (answer.details.get(number, {}).get("observation") for claim in claims for number in claim.trials)
+    steps = [one["steps"] for one in runs if one and one["ended"] == Ended.HORIZON]
+    return f"Passing runs were watched for {min(steps)} steps: a failure that comes later is not seen." if steps else ""
+
+
+def _in_one_process(cause: Cause, settings: Factors) -> bool:
     """Whether a cause was seen to fail in one process, whatever the user starts."""
     subset = cause.evidence.fails.subset
     return subset is not None and configuration_of(subset, settings.good, settings.bad).get(PROCESSES) == 1

@@ -7,6 +7,7 @@ and its output are all there is.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -16,9 +17,12 @@ from pathlib import Path
 
 from bisect_cfg.common.failures import signature as signatures
 from bisect_cfg.common.failures.signature import Signature
+from bisect_cfg.common.name import Name
 from bisect_cfg.common.text import clean, normalise, plain
 from bisect_cfg.probe.protocol import (
+    ORDERS_FILE,
     ConfigInvalid,
+    ConfigResolved,
     NonFiniteParameters,
     OriginRefused,
     OtherSchedule,
@@ -84,6 +88,9 @@ def observe(traces: Traces, folder: Path, ending: Ending) -> Observation:
         begun = begun or next((row for rank in several if (row := rank.traces.begun)), None)
     else:
         death = _death(traces, folder, folder / "log.txt", ending)
+    if begun is not None and (unheard := _not_handed_over((traces, *(rank.traces for rank in several)), folder)):
+        message = f"the script trained without being handed {', '.join(unheard)} as this trial has it"
+        death = _Death(Signature(INVALID, "", message), message)
     blamed = next((rank.traces for rank in several if rank.number == death.rank), traces)
     seen = Observation(
         **vars(death),
@@ -96,6 +103,17 @@ def observe(traces: Traces, folder: Path, ending: Ending) -> Observation:
         remarks=tuple(differences(several)),
     )
     return replace(seen, trace=trace_of(seen, traces.as_metrics))
+
+
+def _not_handed_over(processes: Sequence[Traces], folder: Path) -> list[str]:
+    """The script's own settings that a run was to have and its script has not got."""
+    try:
+        orders = json.loads((folder / ORDERS_FILE).read_text())["request"]["overrides"]
+    except (OSError, ValueError, KeyError):
+        return []
+    told = [event for traces in processes for event in traces.all(ConfigResolved) if event.kind == "script"]
+    handed = {Name("script", key).full for event in told for key in event.values}
+    return [name for name in orders if Name.of(name).space == "script" and name not in handed]
 
 
 def _ended(death: _Death, end: TrainEnd | None) -> Ended:

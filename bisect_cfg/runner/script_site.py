@@ -39,6 +39,7 @@ from bisect_cfg.runner.training import Training
 from bisect_cfg.runner.validity_cache import ConfigChecks
 from bisect_cfg.runner.watch import Ending, watch
 from bisect_cfg.store.inputs import Inputs
+from bisect_cfg.targets.factors import processes_in
 from bisect_cfg.targets.launch_settings import (
     DEEPSPEED_FILE,
     DEEPSPEED_FILE_VARIABLE,
@@ -49,10 +50,9 @@ from bisect_cfg.targets.launch_settings import (
     with_leaves,
     without_launcher,
 )
-from bisect_cfg.targets.own import reasons
 from bisect_cfg.targets.packages import PACKAGE
+from bisect_cfg.targets.pinned import varied_variables
 from bisect_cfg.targets.script import Script, by_hand, is_masked
-from bisect_cfg.targets.settings import processes_in
 
 LOST_TIMES = 2
 """A run whose fork server went away, or does not come up, says nothing; it is repeated so many times, and then started
@@ -203,14 +203,10 @@ class ScriptSite(Site):
     def _variables(self, plan: Plan) -> dict[str, Encoded]:
         """The environment variables for which a run must start cold: a library may have read them by the time of a
         fork. Not those that the script was seen to read and nobody has named: a fork gets them when it reads them."""
-        read, named = self._read_by_script(), self.starts.capture.named if self.starts.capture is not None else ()
+        capture = self.starts.capture
+        read, named = varied_variables(capture), capture.named if capture is not None else ()
         variables = inside(VARIABLE, plan.overrides or {})
         return {name: value for name, value in variables.items() if name not in read or VARIABLE + name in named}
-
-    def _read_by_script(self) -> list[str]:
-        """The environment variables that the script was seen to read and that may vary."""
-        capture = self.starts.capture
-        return [] if capture is None else [name for name, reason in reasons(capture, "env").items() if not reason]
 
     def _write_deepspeed_file(self, overrides: dict[str, Encoded], folder: Path) -> dict[str, str]:
         """Write a DeepSpeed file for a run that is to have another one than the user's.
@@ -304,7 +300,7 @@ class ScriptSite(Site):
         write_json(folder / "orders-by-hand.json", to_json(Cold(restore, again)))
         shown = {name: value for name, value in self.script.variables.items() if not is_masked(name, value)}
         env = {name: value for name, value in orders.env.items() if value is not None}
-        shown |= {name: own[name] for name in self._read_by_script() if name in own}
+        shown |= {name: own[name] for name in varied_variables(self.starts.capture) if name in own}
         shown |= {**given, **more, **{name: environment[name] for name in restore}, **env}
         shown["BISECT_CFG_PROBE"] = str(folder / "orders-by-hand.json")
         words = " ".join(f"{name}={shlex.quote(value)}" for name, value in shown.items())

@@ -30,7 +30,7 @@ class StartPoint(NamedTuple):
 
 
 def _first_that_may_change(capture: Capture) -> ForkPoint:
-    from bisect_cfg.targets.own import fork_point  # not for the command line alone, which reads the table
+    from bisect_cfg.targets.pinned import fork_point  # not for the command line alone, which reads the table
 
     return fork_point(capture)
 

@@ -23,8 +23,8 @@ from bisect_cfg.runner.site import inside
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Observation, Standard, judge
 from bisect_cfg.store.interface import TrialRequest, TrialResult
+from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.packages import PACKAGE, Mixtures, line_of
-from bisect_cfg.targets.settings import Settings
 from bisect_cfg.targets.sides import Sides
 
 HORIZON_FACTOR = 2
@@ -79,7 +79,7 @@ class Trials:
         origin: where trials begin; None: at the beginning of the training.
     """
 
-    def __init__(self, site: ScriptSite | CommandSite, settings: Settings | Sides | None = None) -> None:
+    def __init__(self, site: ScriptSite | CommandSite, settings: Factors | Sides | None = None) -> None:
         self.site, self.settings = site, settings
         self.standard = Standard()
         self.packages: Packages | None = None
@@ -144,7 +144,7 @@ class Trials:
                 return wrong
         if isinstance(self.settings, Sides) or good & CHECKS_CONFIGS:
             return None  # what other versions of these make of a config, a trial shows
-        return self.site.checks.error(self.settings.args_item(configuration))
+        return self.site.checks.error(self.settings.build_request(configuration))
 
     def _good_packages(self, configuration: Configuration) -> set[str]:
         """The packages that vary and are as on the good side."""

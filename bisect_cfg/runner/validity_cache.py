@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bisect_cfg.jsonfile import write_json
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, from_json, to_json
-from bisect_cfg.targets.settings import Build
+from bisect_cfg.targets.factors import Build
 
 MOST_UNANSWERED = 3
 """After so many configurations that end or hang the process that builds them, the library is asked no more: each such

@@ -25,7 +25,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.text import show
-from bisect_cfg.targets.names import nearest
+from bisect_cfg.targets.suggestions import nearest
 
 REASON = "asked by hand"
 
@@ -95,7 +95,7 @@ def check_valid(asked: AskedRun, why: str | None) -> None:
     """
     if why is None:
         return
-    shown = ", ".join(f"{name}={show(mask(value, name))}" for name, value in asked.changes.items())
+    shown = ", ".join(f"{name}={show(mask(value, name), name)}" for name, value in asked.changes.items())
     raise InputError(
         f"This configuration is not valid: {why}. Nothing was run.",
         f"It is your own with {shown}." if shown else "It is your own configuration.",

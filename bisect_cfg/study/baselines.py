@@ -295,7 +295,7 @@ class Baselines:
             if not names:
                 break
             because = because or reason
-            self.moved |= {one.name: one for one in self._trials.settings.factors if one.name in names}
+            self.moved |= {one.name: one for one in self._trials.settings.varied if one.name in names}
             self._pin(names)
         if because:
             self._study.note(
@@ -330,7 +330,7 @@ class Baselines:
         """The fewest settings whose user's values are predicted to make the good configuration affordable."""
         settings = self._trials.settings
         only = {name.removeprefix("args.") for name in self._study.options.only}
-        script = [factor.name for factor in settings.factors if factor.kind != "launch"]
+        script = [factor.name for factor in settings.varied if factor.kind != "launch"]
         costs = {name: parameter(name.split(".")[0]).resource for name in script}
         left = [name for name, what in costs.items() if what and name not in only]
         work = settings.work(settings.good)
@@ -343,7 +343,7 @@ class Baselines:
         for first in [*([launch] if launch else []), *([name] for name in order or left)]:
             for chosen in (first, *([*first, other] for other in left if other not in first)):
                 smaller = settings.without(chosen)
-                if self._study.site.checks.error(smaller.args_item(smaller.good)) is None:
+                if self._study.site.checks.error(smaller.build_request(smaller.good)) is None:
                     return list(chosen)
         return left
 
@@ -352,7 +352,7 @@ class Baselines:
         how, and among how many; otherwise whatever belongs to that."""
         settings = self._trials.settings
         shared = any(one.name == SHARDING and one.value in SHARDED for one in settings.capture.asked)
-        launch = [factor.name for factor in settings.factors if factor.kind == "launch"] if shared else []
+        launch = [factor.name for factor in settings.varied if factor.kind == "launch"] if shared else []
         return [name for name in launch if name in (SHARDING, PROCESSES)] or launch
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bisect_cfg.common.name import Name
 from bisect_cfg.configuration import Status
 from bisect_cfg.probe.protocol import RankBegin
 from bisect_cfg.runner.fork_server import FirstRun
@@ -12,6 +13,7 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.study.environments import both_environments
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.captured import Capture, read_capture
+from bisect_cfg.targets.factors import Comparison
 from bisect_cfg.targets.launch_settings import (
     ACCELERATE,
     LAUNCHER,
@@ -24,9 +26,8 @@ from bisect_cfg.targets.launch_settings import (
     unheard,
 )
 from bisect_cfg.targets.launchers import PROGRAM
-from bisect_cfg.targets.names import check_name
 from bisect_cfg.targets.packages import PACKAGE
-from bisect_cfg.targets.settings import build_settings
+from bisect_cfg.targets.suggestions import check_name
 
 
 def find_factors(study: Study) -> Status | None:
@@ -45,7 +46,7 @@ def find_factors(study: Study) -> Status | None:
     begun, launched = bad_run.traces.begun, _launched(study, capture)
     site.starts.learn(FirstRun(capture, begun.time if begun else bad_run.seen.seconds, launched))
     packages_named = any(name.startswith(PACKAGE) for name in (*study.good_side, *study.pins))
-    settings = study.trials.settings = build_settings(
+    settings = study.trials.settings = Comparison(
         capture,
         lambda request: site.checks.resolve(request, study.baselines.resolve),
         good=study.good_side,
@@ -55,17 +56,17 @@ def find_factors(study: Study) -> Status | None:
         installed=study.installed if packages_named else None,
         launcher=study.target.launcher,
         relaunched=launched is not None and study.target.launcher != PROGRAM,
-    )
+    ).factors()
     study.find(settings=settings)
-    for note in settings.notes:
-        study.note(note)
+    if settings.note:
+        study.note(settings.note)
     if packages_named:
         study.trials.packages = both_environments(study, settings)
     study.listener.factors(settings)
-    known = dict.fromkeys([*(factor.name for factor in settings.factors), *capture.args.types], "")
+    known = dict.fromkeys([*(factor.name for factor in settings.varied), *capture.args.types], "")
     for name in options.keep:
-        check_name(name.removeprefix("args."), known, "--keep")
-    if settings.factors:
+        check_name(str(Name.of(name)), known, "--keep")
+    if settings.varied:
         return None
     study.note(
         "No setting differs from the good configuration: the failure is in the script, the data or the environment, or "

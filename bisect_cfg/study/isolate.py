@@ -18,8 +18,8 @@ from bisect_cfg.store.store import StudyMismatch
 from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.known import known_failure
 from bisect_cfg.study.study import Study
-from bisect_cfg.targets.names import convert
-from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.factors import Factors
+from bisect_cfg.targets.good import check_type
 
 FRAMES_READ = 3
 """So many of the innermost frames of a traceback have their lines read for names of settings."""
@@ -42,9 +42,10 @@ def isolate(study: Study) -> None:
 def ask(study: Study) -> JsonObject:
     """Run what a reader asks for, in a study whose two ends are known; its row in the form of result.json."""
     settings, wanted = study.settings, study.wanted
-    types = settings.capture.args.types if isinstance(settings, Settings) else {}
+    types = settings.capture.args.types if isinstance(settings, Factors) else {}
     if isinstance(wanted, Mapping):
-        wanted = {name: convert(name, value, types.get(name, ""))[0] for name, value in wanted.items()}
+        for name, value in wanted.items():
+            check_type(name, value, types.get(name, ""))
     bisection = _bisection(study)
     number = bisection.ask(wanted, types)
     return next(row for row in bisection.rows() if row["number"] == number)
@@ -55,7 +56,7 @@ def _bisection(study: Study) -> Bisection:
     options, settings, answer = study.options, study.settings, study.answer
     failure = answer.bad_run.shown.signature
     odds = odds_of(list(settings.bad), options.prior, failure.kind, _said_of(answer.bad_run))
-    factors = {factor.name: [factor.good, factor.bad] for factor in settings.factors}
+    factors = {factor.name: [factor.good, factor.bad] for factor in settings.varied}
     try:
         bisection = Bisection(
             settings.good,

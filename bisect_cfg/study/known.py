@@ -11,11 +11,11 @@ from bisect_cfg.explain.match import Match
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import unprinted
 from bisect_cfg.store.causes import Cause
-from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.factors import Factors
 
 
 def known_failure(
-    run: Run, settings: Settings | None, causes: Sequence[Cause], environment: Fingerprint
+    run: Run, settings: Factors | None, causes: Sequence[Cause], environment: Fingerprint
 ) -> Match | None:
     """The known failure that a run shows, with what its log decides of it.
 

@@ -13,7 +13,7 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.remedy import MARGIN
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO
 from bisect_cfg.store.inputs import hash_of
-from bisect_cfg.targets.names import Assignment, as_given
+from bisect_cfg.targets.good import Assignment, as_given
 from bisect_cfg.targets.sides import Given
 
 OF_COMMANDS = ("bad", "config_format")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bisect_cfg.cells import code_cells, with_cells
+from bisect_cfg.common.name import Name
 from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.errors import InputError, NeverConfigured
 from bisect_cfg.probe.protocol import Completed, Origin, OtherSchedule, Raised, ResumeSkipped, Targets, TrainEnd
@@ -25,7 +26,7 @@ from bisect_cfg.study.study import Study
 from bisect_cfg.study.told_in_log import told_in
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.launchers import OURS, launched_in
-from bisect_cfg.targets.names import outdated_in
+from bisect_cfg.targets.suggestions import outdated_in
 
 FIRST, BY_DATA = "first", "first, with the data alone"
 """The questions of the first run, and of one that looks whether the data of the failing step alone does it."""
@@ -179,7 +180,7 @@ def _plan(study: Study, question: str) -> Plan:
         patience=patience,
         stop=StopRule.DEATH,
         targets=Targets(options.training),
-        overrides={(name if "." in name else f"args.{name}"): value for name, value in study.pins.items()},
+        overrides={Name.of(name).full: value for name, value in study.pins.items()},
     )
 
 

@@ -42,7 +42,7 @@ from bisect_cfg.study.recommend import recommend
 from bisect_cfg.study.reproduce import reproduce
 from bisect_cfg.study.study import Phase, Study
 from bisect_cfg.targets.command import CommandTarget
-from bisect_cfg.targets.names import parse_pins, read_good
+from bisect_cfg.targets.good import parse_pins, read_good
 from bisect_cfg.targets.packages import PACKAGE, read_packages
 from bisect_cfg.targets.script import Script, sites_of
 

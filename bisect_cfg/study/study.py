@@ -28,9 +28,9 @@ from bisect_cfg.study.loop import Limits, Spent
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.told_in_log import steps_reached
 from bisect_cfg.targets.command import CommandTarget
+from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.packages import Installed, installed_by
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import Settings
 from bisect_cfg.targets.sides import Sides
 
 SEVERAL = frozenset({Purpose.WARM_START, Purpose.BAD_AGAIN})
@@ -100,7 +100,7 @@ class Study:
         return self.trials.site
 
     @property
-    def settings(self) -> Settings | Sides | None:
+    def settings(self) -> Factors | Sides | None:
         """What varies; None before it is known."""
         return self.trials.settings
 

@@ -1,18 +1,21 @@
-"""What the probe saw of a script's configuration: the objects that were built, and which of them train.
+"""What the probe saw of a script's configuration: what handed settings to its code, and which of it the training had.
 
-"What the user set" is what differs from the default of the library's field: a parser passes every field, so what was
-passed says nothing.
+What hands settings to code is a `Source`: a configuration object, the arguments of `from_pretrained`, the script's own
+parser, the environment. "What the user set" is what differs from the source's default: a parser passes every field, so
+what was passed says nothing.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
+from bisect_cfg.common.name import Name
 from bisect_cfg.configuration import equal
 from bisect_cfg.probe.protocol import (
+    NAMESPACE,
     Assigned,
     Changed,
     Completed,
@@ -35,40 +38,38 @@ from bisect_cfg.targets.launch_settings import (
 )
 
 Row = dict[str, Encoded]
-"""Field, or full name, -> encoded value."""
+"""Key, or name, -> encoded value."""
 
-Key = tuple[str, int]
-"""Kind and index of an object."""
-
+OBJECTS = ("modelcfg", "load", "peft")
+"""Kinds of sources beside the training config ("args") of which a training has one each."""
 
 OWN = ("script", "env")
 """Kinds of settings of the script's own: what its parsers made of the command line, variables that it reads. All that
-it was offered of a kind is one object."""
-
-OWN_PARTS = ("raw", "defaults", "types", "flags")
+it was offered of a kind is one source."""
 
 
 @dataclass(frozen=True)
-class Built:
-    """One configuration object as the probe saw it being built.
+class Source:
+    """What hands settings to the code, as the probe saw it.
 
     Attributes:
-        kind: "args", "modelcfg", "peft" or "load"; see `OWN`.
+        kind: "args", one of `OBJECTS` or one of `OWN`.
         index: among those of its kind, in order of creation.
         cls: name of its (library) class.
         module: where that is defined.
-        raw: field -> what the user passed, encoded.
-        defaults: field -> the library's default.
-        types: field -> annotation, as text.
-        resolved: field -> what the library made of it.
-        changed: fields that were changed afterwards in a way that a trial cannot follow.
+        raw: key -> what the user passed, encoded; with what the script then set on the finished object.
+        defaults: key -> the default.
+        types: key -> annotation, as text.
+        resolved: key -> what the library made of it.
+        changed: keys that were changed afterwards in a way that a trial cannot follow.
         others: what the user passed besides and a trial does not vary (arguments of `from_pretrained`).
         world_size: how many processes train together.
         devices: how many GPUs one process uses, where it trains alone.
         place: file and line of the user's that builds it; None if there is none.
         passed: as `raw`, before the script set attributes of the finished object.
         used: whether the training has anything of it.
-        handed: field -> the script's own setting whose value it holds.
+        handed: key -> the script's own setting whose value it holds.
+        grpo: whether it is a training config of GRPO.
         flags: own setting -> what the command line calls it.
     """
 
@@ -81,14 +82,28 @@ class Built:
     types: dict[str, str]
     resolved: Row
     changed: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
+    others: Sequence[str] = ()
     world_size: int = 1
     devices: int = 1
-    place: tuple[str, int] | None = None
+    place: Sequence[str | int] | None = None
     passed: Row = field(default_factory=dict)
     used: bool = True
     handed: Mapping[str, str] = field(default_factory=dict)
+    grpo: bool = False
     flags: Mapping[str, list[str]] = field(default_factory=dict)
+
+    def name(self, key: str) -> Name:
+        """The name of one of its settings."""
+        return Name(NAMESPACE[self.kind], key)
+
+    @property
+    def set_by_user(self) -> list[str]:
+        """Keys whose raw value differs from the default, in the order of the class."""
+        return [
+            key
+            for key, value in self.raw.items()
+            if key not in self.defaults or not equal(_as_parsed(value), _as_parsed(self.defaults[key]))
+        ]
 
 
 @dataclass(frozen=True)
@@ -127,9 +142,8 @@ class Capture:
 
     Attributes:
         args: the training config that the trainer got.
-        others: by kind, the ModelConfig, LoraConfig and `from_pretrained` call that belong to the training, and the
-            settings of the script's own.
-        order: (kind, index) of all objects, in order of creation.
+        others: kind -> the other sources of the training.
+        order: (kind, index) of all sources, in order of creation.
         modules: heavy modules the script had imported when training began.
         environment: versions as the process had them.
         prepares: whether the script changes the environment or the path before it imports the libraries.
@@ -144,8 +158,8 @@ class Capture:
         named: settings that the good side gives.
     """
 
-    args: Built
-    others: dict[str, Built]
+    args: Source
+    others: dict[str, Source]
     order: tuple[tuple[str, int], ...]
     modules: tuple[str, ...]
     environment: Row
@@ -169,98 +183,86 @@ class Capture:
 
 def read_capture(events: Sequence[Event]) -> Capture | None:
     """Read the probe's events; None if no training config was built."""
-    built: dict[Key, ConfigBuilt] = {}
-    passed: dict[Key, Row] = {}
-    resolved: dict[Key, Row] = {}
-    devices: dict[Key, int] = {}
-    changed: dict[Key, list[str]] = {}
+    sources: dict[tuple[str, int], Source] = {}
     begun: TrainBegin | None = None
     completed: list[Completed | TrainBegin] = []
-    prepared: Key | None = None
-    given: dict[str, str] = {}
-    world_size, launched = 1, False
+    prepared: int | None = None
+    rank = RankBegin(0, 0, 1)
     for event in events:
+        key = getattr(event, "kind", ""), getattr(event, "index", 0)
+        known = sources.get(key)
         match event:
+            case ConfigBuilt():
+                told = {one.name: getattr(event, one.name) for one in fields(event)}
+                sources[key] = Source(**told, resolved={}, passed=event.raw)
+            case ConfigResolved() if known:
+                sources[key] = replace(known, resolved=event.values, devices=event.devices)
+            case Assigned() if known and begun is None:
+                # training_args.learning_rate = ... after the object was built: what the user set, like the rest.
+                now = {event.name: event.value}
+                sources[key] = replace(known, raw={**known.raw, **now}, resolved={**known.resolved, **now})
+            case Changed() if known and begun is None and event.name not in known.changed:
+                sources[key] = replace(known, changed=(*known.changed, event.name))
+            case TrainerBuilt() if begun is None and event.args is not None:
+                prepared = event.args
+            case RankBegin():
+                rank = event
+            case TrainBegin():
+                begun, prepared = event, None
             case Completed():
                 completed.append(begun or event)
                 begun = None
-            case TrainerBuilt() if begun is None and event.args is not None:
-                prepared = ("args", event.args)
-            case ConfigBuilt(kind=kind, index=index):
-                built[kind, index] = event
-                passed[kind, index] = event.raw
-            case ConfigResolved(kind=kind, index=index):
-                resolved[kind, index], devices[kind, index] = event.values, event.devices
-            case Assigned(kind=kind, index=index) if begun is None and (kind, index) in built:
-                # training_args.learning_rate = ... after the object was built: what the user set, like the rest.
-                known = built[kind, index]
-                built[kind, index] = replace(known, raw={**known.raw, event.name: event.value})
-                resolved[kind, index] = {**resolved.get((kind, index), {}), event.name: event.value}
-            case Changed(kind=kind, index=index) if begun is None:
-                changed.setdefault((kind, index), []).append(event.name)
-            case RankBegin():
-                given, world_size, launched = event.given, event.world_size, bool(event.words)
-            case TrainBegin():
-                begun, prepared = event, None
-    candidates = [key for key in built if key[0] == "args"]
-    if not candidates:
+    done = {event.args for event in completed}
+    configs = {index: source for (kind, index), source in sources.items() if kind == "args"}
+    left = [index for index in configs if index not in done]
+    if not configs:
         return None
-    done = {("args", event.args) for event in completed}
-    left = [key for key in candidates if key not in done]
     if begun is None and completed and not left:  # all went well
         begun = completed[-1] if isinstance(completed[-1], TrainBegin) else None
-    told = begun or TrainBegin(len(completed) + 1)
-    grpo = [key for key in left or candidates if built[key].grpo]
+    told = begun or TrainBegin(len(completed) + 1, world_size=rank.world_size)
     # The one the trainer got; if training never began, the last one built, one of GRPO before others.
-    chosen = next((key for key in (("args", told.args), prepared) if key in built), (grpo or left or candidates)[-1])
-
-    def made(key: Key) -> Built:
-        row = built[key]
-        return Built(
-            row.kind, row.index, row.cls, row.module, row.raw, row.defaults, row.types, resolved.get(key, {}),
-            tuple(dict.fromkeys(changed.get(key, ()))), tuple(row.others),
-            begun.world_size if begun is not None else world_size, devices.get(key, 1),
-            row.place and (row.place[0], row.place[1]), passed[key], row.kind != "peft" or told.adapted, row.handed,
-        )  # fmt: skip
-
-    others = {}
-    for kind in ("modelcfg", "peft", "load"):
-        known = [key for key in built if key[0] == kind]
-        wanted = (kind, getattr(told, kind))
-        if wanted in built:
-            others[kind] = made(wanted)
-        elif known and begun is None:
-            others[kind] = made(known[-1])
-    others |= own_settings(events)
-    asked = asked_of(given, told.in_force)
-    deepspeed = _deepspeed_file(given, asked, built[chosen].raw)
+    grpo = [index for index in left or configs if configs[index].grpo]
+    last = (grpo or left or list(configs))[-1]
+    args = configs[next((index for index in (told.args, prepared) if index in configs), last)]
+    asked = asked_of(rank.given, told.in_force)
+    deepspeed = _deepspeed_file(rank.given, asked, args.raw)
     return Capture(
-        made(chosen),
-        others,
-        tuple(built),
+        replace(args, world_size=told.world_size),
+        _beside(sources, begun) | own_settings(events),
+        tuple(sources),
         tuple(told.modules),
         told.environment,
         any(isinstance(event, Prepared) for event in events),
-        launched if begun is None else not begun.first,
+        bool(rank.words) if begun is None else not begun.first,
         told.forked,
         (*asked, *(asked_in_file(deepspeed.content) if deepspeed is not None else ())),
         deepspeed,
         NumberedTraining(told.number, told.trainer, max(told.number, len(completed))),
-        given=given,
+        given=rank.given,
         in_force=told.in_force,
     )
 
 
-def own_settings(events: Sequence[Event]) -> dict[str, Built]:
+def _beside(sources: Mapping[tuple[str, int], Source], begun: TrainBegin | None) -> dict[str, Source]:
+    """The sources of a training beside its config: those that it got, of one that never began the last of each kind."""
+    found: dict[str, Source] = {}
+    for kind in OBJECTS:
+        known = [source for (other, _), source in sources.items() if other == kind]
+        wanted = None if begun is None else getattr(begun, kind)
+        chosen = sources.get((kind, wanted), known[-1] if known and begun is None else None)
+        if chosen is not None:
+            found[kind] = replace(chosen, used=kind != "peft" or begun is None or begun.adapted)
+    return found
+
+
+def own_settings(events: Sequence[Event]) -> dict[str, Source]:
     """The settings of the script's own that the probe saw, by kind; of several parsers the last one has its say."""
-    found: dict[str, Built] = {}
+    found: dict[str, Source] = {}
     for row in events:
         if isinstance(row, ConfigBuilt) and row.kind in OWN:
-            own = found.setdefault(
-                row.kind, Built(row.kind, row.index, "", "", {}, {}, {}, {}, place=row.place and tuple(row.place))
-            )
-            merged = {part: {**getattr(own, part), **getattr(row, part)} for part in OWN_PARTS}
-            found[row.kind] = replace(own, **merged)
+            own = found.setdefault(row.kind, Source(row.kind, row.index, "", "", {}, {}, {}, {}, place=row.place))
+            parts = {part: getattr(own, part) | getattr(row, part) for part in ("raw", "defaults", "types", "flags")}
+            found[row.kind] = replace(own, **parts)
     return found
 
 
@@ -284,44 +286,14 @@ def _deepspeed_file(given: Mapping[str, str], asked: Sequence[Asked], raw: Row) 
     return DeepSpeedFile(named, content, bool(path)) if isinstance(content, dict) else None
 
 
-def set_by_user(built: Built) -> list[str]:
-    """Fields whose raw value differs from the default, in the order of the class."""
-    return [
-        name
-        for name, value in built.raw.items()
-        if name not in built.defaults or not equal(_as_parsed(value), _as_parsed(built.defaults[name]))
-    ]
+# ------------------------------------------------------------------------------------------------------------- values
 
 
-def _as_parsed(value: Encoded) -> Encoded:
-    value = plain(value)
-    return _AS_PARSED.get(value, value) if isinstance(value, str) else value
-
-
-def takes_dict(built: Built, name: str) -> bool:
-    """Whether a field accepts a dictionary, by its annotation."""
-    return "dict" in built.types.get(name, "").lower()
-
-
-def fields_of(value: Encoded) -> Row | None:
-    """The entries of a setting that holds a dictionary, as such, as JSON text or as an object with named fields; None
-    if it holds none."""
-    value = plain(value)
-    if isinstance(value, dict) and isinstance(value.get("fields"), dict) and "$object" in value:
-        value = value["fields"]
-    return value if isinstance(value, dict) and not any(key.startswith("$") for key in value) else None
-
-
-def has_tag(value: Encoded, *tags: str) -> bool:
-    """Whether an encoded value holds one of these kinds ("$opaque", ...), at any depth; without tags, any kind."""
-    if isinstance(value, dict):
-        own = any(key in tags if tags else key.startswith("$") for key in map(str, value))
-        return own or any(has_tag(item, *tags) for item in value.values())
-    return isinstance(value, (list, tuple)) and any(has_tag(item, *tags) for item in value)
-
-
-_AS_PARSED = {"": None, "no": False}
-"""What argparse and YAML make of texts that stand for nothing: a parser passes them for what nobody has written."""
+def look_up(values: Row, key: str) -> Encoded:
+    """The value of a setting, or of a key (``model_init_kwargs.dtype``) of the dictionary that it holds."""
+    setting, _, inner = key.partition(".")
+    value = plain(values.get(setting))
+    return (entries(value) or {}).get(inner) if inner else value
 
 
 def plain(value: Encoded) -> Encoded:
@@ -332,3 +304,31 @@ def plain(value: Encoded) -> Encoded:
         except ValueError:
             return value
     return value
+
+
+def _as_parsed(value: Encoded) -> Encoded:
+    """... and texts that stand for nothing: argparse and YAML pass them for what nobody has written."""
+    value = plain(value)
+    return {"": None, "no": False}.get(value, value) if isinstance(value, str) else value
+
+
+def entries(value: Encoded) -> Row | None:
+    """The entries of a setting that holds a dictionary, as such, as JSON text or as an object with named fields; None
+    if it holds none."""
+    value = plain(value)
+    if is_object(value) and isinstance(value.get("fields"), dict):
+        value = value["fields"]
+    return value if isinstance(value, dict) and not any(key.startswith("$") for key in value) else None
+
+
+def is_object(value: Encoded) -> bool:
+    """Whether a setting holds an object, which the probe shows by its fields."""
+    return isinstance(value, dict) and "$object" in value
+
+
+def has_tag(value: Encoded, *tags: str) -> bool:
+    """Whether an encoded value holds one of these kinds ("$opaque", ...), at any depth; without tags, any kind."""
+    if isinstance(value, dict):
+        own = any(key in tags if tags else key.startswith("$") for key in map(str, value))
+        return own or any(has_tag(item, *tags) for item in value.values())
+    return isinstance(value, (list, tuple)) and any(has_tag(item, *tags) for item in value)

@@ -19,10 +19,10 @@ from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.protocol import Event
 from bisect_cfg.probe.redact import mask_arguments
 from bisect_cfg.store.inputs import hash_of
+from bisect_cfg.targets.good import Assignment
 from bisect_cfg.targets.interpreters import modules_of, moved
 from bisect_cfg.targets.launch_settings import VARIABLE
 from bisect_cfg.targets.launchers import is_launcher
-from bisect_cfg.targets.names import Assignment
 from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.parsed import Parsed, parsed_in
 from bisect_cfg.targets.sides import Given, Levels, Sides, compare, compare_packages, read_levels
@@ -145,7 +145,7 @@ class CommandTarget:
 
     def variables(self, configuration: Configuration) -> dict[str, str | None]:
         """Environment variables of a trial; None unsets one."""
-        named = (factor.name for factor in self.sides.factors if factor.name.startswith(VARIABLE))
+        named = (factor.name for factor in self.sides.varied if factor.name.startswith(VARIABLE))
         values = {**dict.fromkeys(named), **self.complete(configuration)}
         return {
             name.removeprefix(VARIABLE): None if value is None else self.template.spelling.text(name, value)

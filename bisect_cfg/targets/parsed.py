@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.probe.protocol import Event
-from bisect_cfg.targets.captured import has_tag, own_settings, set_by_user
+from bisect_cfg.targets.captured import has_tag, own_settings
 from bisect_cfg.targets.launch_settings import VARIABLE
-from bisect_cfg.targets.own import reason_alone
+from bisect_cfg.targets.pinned import why_own
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ def parsed_in(events: Sequence[Event], named: Collection[str]) -> Parsed:
     pinned: dict[str, str] = {}
     flags: dict[str, list[str]] = {}
     for kind, own in own_settings(events).items():
-        differ = set(set_by_user(own))
+        differ = set(own.set_by_user)
         flags |= own.flags
         for name, value in own.raw.items():
-            reason, full = reason_alone(name, own, named), VARIABLE + name if kind == "env" else name
+            reason, full = why_own(own, name, named), VARIABLE + name if kind == "env" else name
             if reason:
                 pinned |= {full: reason} if name in differ else {}
             elif not has_tag(value):

@@ -16,10 +16,11 @@ from typing import NamedTuple
 from bisect_cfg.configuration import RECORDED, UNSET, Configuration, Factor, Value, difference, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import hides
+from bisect_cfg.targets.good import Assignment, parse_assignment, read_config_file
 from bisect_cfg.targets.interpreters import python_of
 from bisect_cfg.targets.launch_settings import VARIABLE
-from bisect_cfg.targets.names import Assignment, left_out, naming_nothing, parse_assignment, read_config_file
 from bisect_cfg.targets.packages import PACKAGE, checked_level, installed_by, named, read_packages, shown_levels
+from bisect_cfg.targets.suggestions import left_out, naming_nothing
 from bisect_cfg.targets.template import FORMATS, read_value, text_of
 
 OWN = "script."
@@ -56,13 +57,13 @@ class Sides:
     """What differs between the good and the bad side of a command.
 
     Attributes:
-        factors: in the order of the bad side.
+        varied: in the order of the bad side.
         fixed: what is the same in all trials.
         not_varied: settings that differ and are left as the bad side has them, with the reason.
         packages: name of a package that varies -> its good level, as uv takes it.
     """
 
-    factors: tuple[Factor, ...]
+    varied: tuple[Factor, ...]
     fixed: Configuration
     not_varied: Mapping[str, str]
     packages: Mapping[str, str | None] = field(default_factory=dict)
@@ -70,12 +71,12 @@ class Sides:
     @property
     def good(self) -> dict[str, Value]:
         """Factor name -> good value, `UNSET` where it is not set."""
-        return {factor.name: factor.good for factor in self.factors}
+        return {factor.name: factor.good for factor in self.varied}
 
     @property
     def bad(self) -> dict[str, Value]:
         """Factor name -> bad value, `UNSET` where it is not set."""
-        return {factor.name: factor.bad for factor in self.factors}
+        return {factor.name: factor.bad for factor in self.varied}
 
     @property
     def resolved(self) -> Configuration:

@@ -25,6 +25,7 @@ from types import SimpleNamespace
 import yaml
 
 from bisect_cfg.api import _found as found_target
+from bisect_cfg.common.name import Name
 from bisect_cfg.configuration import Purpose
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import strict
@@ -41,7 +42,7 @@ from bisect_cfg.study.reproduce import FIRST_PATIENCE
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.command import CommandTarget
-from bisect_cfg.targets.names import parse_pins, read_good
+from bisect_cfg.targets.good import parse_pins, read_good
 from bisect_cfg.targets.script import find_script
 
 REPO = Path(__file__).parent.parent.parent
@@ -106,7 +107,7 @@ def captured(words: list[str], options: Options, folder: Path, made: str) -> dic
     target = found_target(words[0], words[1:], None, options)
     if isinstance(target, CommandTarget):
         sides = target.sides
-        factors = [{"name": one.name, "good": one.good, "bad": one.bad} for one in sides.factors]
+        factors = [{"name": one.name, "good": one.good, "bad": one.bad} for one in sides.varied]
         return {"factors": factors, "pinned": dict(sides.not_varied), "fixed": dict(sides.fixed)}
     (folder / "trials").mkdir(parents=True)
     os.environ.update(target.variables)
@@ -114,7 +115,7 @@ def captured(words: list[str], options: Options, folder: Path, made: str) -> dic
     runner = Trials(ScriptSite(target, folder))
     try:
         pins = parse_pins(options.pins)
-        overrides = {name if "." in name else f"args.{name}": value for name, value in pins.items()}
+        overrides = {Name.of(name).full: value for name, value in pins.items()}
         once = Plan(0, {}, 1, Purpose.BAD_BASELINE, COLD, StopRule.DEATH, overrides=overrides, patience=FIRST_PATIENCE)
         run = runner.train(once)
         if read_capture(run.traces.events.rows) is None:
@@ -129,10 +130,15 @@ def captured(words: list[str], options: Options, folder: Path, made: str) -> dic
         settings = study.settings
     finally:
         runner.site.close()
-    names = ("name", "full", "kind", "good", "bad", "reset")
-    factors = [{name: getattr(factor, name) for name in names} for factor in settings.factors]
+    factors = [{**vars(factor), "full": Name.of(factor.name).full} for factor in settings.varied]
     same, pinned = sorted(settings.same), dict(settings.pinned)
-    return {"factors": factors, "pinned": pinned, "same": same, "pins": settings.pins, "notes": study.notes}
+    return {
+        "factors": factors,
+        "pinned": pinned,
+        "same": same,
+        "pins": {Name.of(name).full: value for name, value in settings.pins.items()},
+        "notes": study.notes,
+    }
 
 
 @cache

@@ -34,8 +34,8 @@ from bisect_cfg.runner.starts import STARTS
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.story import bisect
+from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.script import Script, find_script
-from bisect_cfg.targets.settings import Settings
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "search_cost"))
@@ -147,7 +147,7 @@ def whole(script: Script, folder: Path, **options) -> Whole:
 
 
 @contextlib.contextmanager
-def runner_for(script: Script, folder: Path, settings: Settings) -> Iterator[Trials]:
+def runner_for(script: Script, folder: Path, settings: Factors) -> Iterator[Trials]:
     """A runner that knows a script's settings from a bisection of it."""
     (folder / "trials").mkdir(parents=True)
     runner = Trials(ScriptSite(script, folder))
@@ -175,13 +175,13 @@ def trials_at(runner: Trials, start: str, repeats: int) -> Iterator[tuple[float,
             yield seconds, run
 
 
-def per_trial(script: Script, folder: Path, settings: Settings, repeats: int) -> dict[str, list[float]]:
+def per_trial(script: Script, folder: Path, settings: Factors, repeats: int) -> dict[str, list[float]]:
     """Wall seconds of one and the same passing trial from each start."""
     with runner_for(script, folder, settings) as runner:
         return {start: [seconds for seconds, _ in trials_at(runner, start, repeats)] for start in STARTS}
 
 
-def until_the_first_step(folder: Path, settings: Settings, repeats: int) -> dict[str, float]:
+def until_the_first_step(folder: Path, settings: Factors, repeats: int) -> dict[str, float]:
     """Median seconds by part, from the fork at the configuration to the end of the first step."""
     script = find_script(str(HERE / "timed.py"), [str(STUDY / "train.py")])
     told = []
@@ -208,7 +208,7 @@ class ByHand:
     cause: str
 
     @classmethod
-    def of(cls, settings: Settings, cause: tuple[str, ...], cold: float) -> ByHand:
+    def of(cls, settings: Factors, cause: tuple[str, ...], cold: float) -> ByHand:
         """Of a study whose cause is known, where a cold launch takes so many seconds."""
         names = list(settings.bad)
         asked: dict[int, bool] = {}

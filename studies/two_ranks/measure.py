@@ -26,8 +26,8 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.factors import Comparison
 from bisect_cfg.targets.script import find_script
-from bisect_cfg.targets.settings import build_settings
 
 HERE = Path(__file__).parent
 COMMAND = ("accelerate", ["launch", "--multi_gpu", "--num_processes", "2", str(HERE / "train.py")])
@@ -57,7 +57,7 @@ def measured(folder: Path, repeats: int) -> dict[str, list[float]]:
         capture = read_capture(first.traces.events.rows)
         begun = first.traces.event(TrainBegin).time
         runner.site.starts.learn(FirstRun(capture, begun, launched_in(first.traces, script.arguments)))
-        runner.settings, runner.horizon = build_settings(capture, runner.site.starts.resolve), STEPS
+        runner.settings, runner.horizon = Comparison(capture, runner.site.starts.resolve).factors(), STEPS
         configuration = {**runner.settings.bad, **PASSES}
         seconds: dict[str, list[float]] = {"cold": [], "imports": []}
         expected = None

@@ -298,12 +298,12 @@ def test_corrected_good_yaml_goes_on(tool):
     assert (tool.folder / "s/trials/0/ending.json").stat().st_mtime_ns == first
 
 
-def test_number_that_yaml_reads_as_text(tool):
+def test_number_without_a_dot(tool):
+    """YAML 1.1 reads 1e-6 as text."""
     script(tool.folder)
     (tool.folder / "good.yaml").write_text("learning_rate: 1e-6\n")
     said = tool("bisect", ".", "--study", "s", *QUICK)
     assert said.status == 0, said.all
-    assert "learning_rate: 1e-6 is text to YAML 1.1" in said.out
     result = json.loads((tool.folder / "s/result.json").read_text())
     assert {row["values"]["learning_rate"] for row in result["trials"]} == {1e-6, 3e-4}
 
@@ -311,7 +311,7 @@ def test_number_that_yaml_reads_as_text(tool):
 def test_text_for_a_number(tool):
     script(tool.folder)
     (tool.folder / "good.yaml").write_text("learning_rate: small\n")
-    assert_clear(tool("bisect", "."), "learning_rate must be a number, not the text 'small'")
+    assert_clear(tool("bisect", "."), "learning_rate must be a number, not 'small'")
 
 
 def test_good_yaml_that_is_no_yaml(tool):

@@ -26,8 +26,9 @@ from bisect_cfg.probe import side_effects
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
 from bisect_cfg.recommend.proposals import weight
 from bisect_cfg.recommend.search_range import search_range_of
-from bisect_cfg.targets.names import check_name, parse_pins
-from bisect_cfg.targets.settings import build_settings
+from bisect_cfg.targets.factors import Comparison
+from bisect_cfg.targets.good import parse_pins
+from bisect_cfg.targets.suggestions import check_name
 
 GROUPS = yaml.safe_load(parameters.FILE.read_text())["groups"]
 ROWS = [pytest.param(row, id=row["name"][0]) for row in table().rows]
@@ -181,17 +182,17 @@ def test_a_new_option_is_one_row(add: Callable[[str], None], capture_of: Callabl
 @pytest.fixture
 def capture_of() -> Callable[..., object]:
     """The factors of a training config that exists only here."""
-    from bisect_cfg.targets.captured import Built, Capture
+    from bisect_cfg.targets.captured import Capture, Source
 
     def made(defaults: dict, raw: dict) -> object:
-        built = Built("args", 0, "GRPOConfig", "trl", raw, defaults, dict.fromkeys(defaults, ""), {**defaults, **raw})
+        built = Source("args", 0, "GRPOConfig", "trl", raw, defaults, dict.fromkeys(defaults, ""), {**defaults, **raw})
         capture = Capture(built, {}, (("args", 0),), (), {})
 
         def resolve(request: BuildRequest) -> BuildAnswer:
             changed = {k: defaults[k] if v == {"$default": True} else v for k, v in request.overrides.items()}
             return BuildAnswer({**raw, **changed})
 
-        return build_settings(capture, resolve)
+        return Comparison(capture, resolve).factors()
 
     return made
 

@@ -18,8 +18,8 @@ from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.factors import Comparison
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import build_settings
 
 SCRIPT = f"""
     import sys, toy, torch
@@ -78,7 +78,7 @@ def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
         found = {"cold": cold}
         for start in ("imports", "config"):
             assert runner.site.starts.start_at(start) is None
-            runner.settings = build_settings(capture, runner.site.starts.resolve)
+            runner.settings = Comparison(capture, runner.site.starts.resolve).factors()
             found[start] = runner.train(Plan(start, runner.settings.bad, None, patience=SLOW))
         found["config again"] = runner.train(Plan("again", runner.settings.bad, 4, patience=SLOW))
     finally:

@@ -10,7 +10,7 @@ import toys
 from toys import script
 
 from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.own import HANDED_ON, reasons
+from bisect_cfg.targets.pinned import HANDED_ON, why_pinned
 
 ARGPARSE = """
     import argparse
@@ -224,5 +224,5 @@ def test_a_number_that_one_field_has_is_handed_on_and_one_that_several_have_is_n
     own = ConfigBuilt("script", 0, "", "", {"batch": 8, "rate": 0.25}, {"batch": 4, "rate": 0.5}, {})
     fields = {"per_device_train_batch_size": 8, "learning_rate": 0.25}
     args = ConfigBuilt("args", 0, "GRPOConfig", "trl", fields, {}, {}, handed={"learning_rate": "rate"})
-    found = reasons(read_capture([own, args]), "script")
-    assert found["rate"] == found["batch"] == HANDED_ON
+    capture = read_capture([own, args])
+    assert {why_pinned(capture, capture.others["script"], key) for key in ("rate", "batch")} == {HANDED_ON}

@@ -14,9 +14,9 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Ended, Observation
 from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Report, TrialRow
-from bisect_cfg.targets.captured import Built, Capture
+from bisect_cfg.targets.captured import Capture, Source
+from bisect_cfg.targets.factors import Factor, Factors
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import Setting, Settings
 
 DEFAULTS = {"bf16": False, "learning_rate": 1e-6, "beta": 0.0}
 RAW = {"bf16": True, "learning_rate": 1e-3, "beta": 0.0}
@@ -74,12 +74,11 @@ def run(study: Path, seen: Observation, *events: Event, number: int = 0) -> Run:
 def answer(folder: Path, **changes: Any) -> Answer:
     """An isolated study in a folder that has the script; see `Answer` for what may be changed."""
     (folder / "train.py").write_text(SCRIPT)
-    args = Built("args", 0, "GRPOConfig", "trl", RAW, DEFAULTS, dict.fromkeys(DEFAULTS, "float"), RAW)
+    args = Source("args", 0, "GRPOConfig", "trl", RAW, DEFAULTS, dict.fromkeys(DEFAULTS, "float"), RAW)
     factors = tuple(
-        Setting(name, f"args.{name}", "args", DEFAULTS[name], RAW[name], {"$default": True})
-        for name in ("bf16", "learning_rate")
+        Factor(name, "args", DEFAULTS[name], RAW[name], {"$default": True}) for name in ("bf16", "learning_rate")
     )
-    settings = Settings(Capture(args, {}, (("args", 0),), (), {}), factors, {})
+    settings = Factors(Capture(args, {}, (("args", 0),), (), {}), factors, {})
     made = Answer(
         folder,
         Script(folder / "train.py", ()),

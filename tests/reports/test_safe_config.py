@@ -12,7 +12,7 @@ from bisect_cfg.probe.protocol import Opened
 from bisect_cfg.reports.answer import _safe_config
 from bisect_cfg.reports.recommendation import configured_by, edits_of
 from bisect_cfg.runner.traces import Traces
-from bisect_cfg.targets.captured import Built
+from bisect_cfg.targets.captured import Source
 from bisect_cfg.targets.script import Script
 
 RECIPE = """\
@@ -36,14 +36,14 @@ def answer(
     """As much of an answer as is asked of it here: a run that was configured in `folder`."""
     (folder / "train.py").write_text(script or "TrlParser((GRPOConfig,)).parse_args_and_config()\n")
     raw = {**DEFAULTS, "learning_rate": 0.02, "beta": 0.1, **own}
-    args = Built("args", 0, "GRPOConfig", "trl", raw, DEFAULTS, dict.fromkeys(DEFAULTS, "float"), raw)
+    args = Source("args", 0, "GRPOConfig", "trl", raw, DEFAULTS, dict.fromkeys(DEFAULTS, "float"), raw)
     factors = [
         SimpleNamespace(name=name, kind="args", good=DEFAULTS[name], bad=raw[name])
         for name in ("learning_rate", "beta")
     ]
     traces = Traces.of(folder)
     traces.events.rows += [Opened(str(path), "r") for path in opened]
-    settings = SimpleNamespace(capture=SimpleNamespace(args=args, deepspeed=None, others={}), factors=factors, pins={})
+    settings = SimpleNamespace(capture=SimpleNamespace(args=args, deepspeed=None, others={}), varied=factors, pins={})
     target = Script(folder / "train.py", arguments)
     return SimpleNamespace(script=target, settings=settings, bad_run=SimpleNamespace(traces=traces))
 

@@ -13,7 +13,7 @@ from bisect_cfg.probe.protocol import Origin, Placed, PlacedModel, TrainBegin, W
 from bisect_cfg.reports.answer import as_result
 from bisect_cfg.reports.terminal import print_answer
 from bisect_cfg.store.causes import Cause, Claim, Evidence
-from bisect_cfg.targets.settings import Setting
+from bisect_cfg.targets.factors import Factor
 from tests.reports import made
 
 
@@ -34,8 +34,8 @@ def test_the_answer(tmp_path):
 
 def test_a_cause_that_was_proven_in_one_process_names_no_rank(tmp_path):
     answer = made.answer(tmp_path)
-    processes = Setting("launch.num_processes", "launch.num_processes", "launch", 1, 2, 1)
-    settings = dataclasses.replace(answer.settings, factors=(*answer.settings.factors, processes))
+    processes = Factor("launch.num_processes", "launch", 1, 2, 1)
+    settings = dataclasses.replace(answer.settings, varied=(*answer.settings.varied, processes))
     several = made.run(tmp_path, dataclasses.replace(made.DIED, rank=1))
     rows = tuple(dataclasses.replace(row, values={**row.values, "launch.num_processes": 1}) for row in made.ROWS)
 
@@ -95,6 +95,13 @@ def test_of_a_random_failure_every_count_says_what_it_counts(tmp_path):
     )
     assert told[position + 1] == "The counts above are of one configuration each; the answer weighs all runs."
     assert not any("The failure is random" in line for line in lines(made.answer(tmp_path)))
+
+
+@pytest.mark.parametrize(("ended", "said"), [("horizon", True), ("end", False)])
+def test_how_long_a_passing_run_was_watched_is_said(tmp_path, ended, said):
+    details = {1: {"folder": "1", "level": "config", "observation": {"steps": 24, "ended": ended}}}
+    words = "Passing runs were watched for 24 steps: a failure that comes later is not seen."
+    assert any(words in line for line in lines(made.answer(tmp_path, details=details))) is said
 
 
 def test_two_settings_that_fail_together_with_a_companion(tmp_path):

@@ -24,8 +24,8 @@ from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.store.interface import TrialRequest, TrialResult
 from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.factors import Comparison
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import build_settings
 
 PLAIN = """
     import os, sys, time
@@ -63,7 +63,7 @@ class Started:
 
     def start_at(self, start: str) -> None:
         assert self.runner.site.starts.start_at(start) is None
-        self.runner.settings = build_settings(self.capture, self.runner.site.starts.resolve)
+        self.runner.settings = Comparison(self.capture, self.runner.site.starts.resolve).factors()
         self.runner.horizon, self.runner.standard = 5, Standard(Failure(Signature("signal", "SIGFPE")))
 
     def train(self, name: int, **values: object) -> Run:
@@ -72,7 +72,7 @@ class Started:
         return self.runner.train(Plan(name, settings.bad, 5, overrides=overrides))
 
     def asked_with(self, beta: float) -> BuildRequest:
-        item = self.runner.settings.args_item(self.runner.settings.bad)
+        item = self.runner.settings.build_request(self.runner.settings.bad)
         return replace(item, overrides={**item.overrides, "beta": beta})
 
 

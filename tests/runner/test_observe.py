@@ -11,7 +11,9 @@ from tools import traces_of
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.probe.protocol import (
+    ConfigBuilt,
     ConfigInvalid,
+    ConfigResolved,
     Event,
     NonFiniteParameters,
     Over,
@@ -99,6 +101,16 @@ def test_what_a_run_died_of(seen: Seen, events, ending, died) -> None:
     assert (run.seen.ended is Ended.FAILURE) == (run.seen.died is not None)
     other = outcome(run, Signature("exception", "KeyError", "x"))
     assert other is (Outcome.PASS if died == "None" else Outcome.UNRESOLVED), "it is not what is studied"
+
+
+@pytest.mark.parametrize(("handed", "expected"), [({"mix": 0.1}, Outcome.PASS), (None, Outcome.UNRESOLVED)])
+def test_a_run_whose_script_was_not_handed_its_own_setting_says_nothing(seen: Seen, tmp_path, handed, expected) -> None:
+    (tmp_path / "orders.json").write_text('{"request": {"overrides": {"script.mix": 0.1, "args.beta": 0.5}}}')
+    parsed = ConfigBuilt("script", 0, "", "", {"mix": 0.9}, {"mix": 0.1}, {"mix": "float"})
+    told = [ConfigResolved("script", 0, handed)] if handed else []
+    run = seen(parsed, *told, BEGUN, ENDED, rows=FIVE)
+    assert outcome(run, SIGFPE) is expected
+    assert run.shown.signature is None or "without being handed script.mix as" in run.seen.message
 
 
 def test_what_is_invalid_is_no_failure_whatever_counts_as_one(seen: Seen) -> None:

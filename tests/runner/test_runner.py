@@ -27,8 +27,8 @@ from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.factors import Comparison
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import build_settings
 
 SCRIPT = """
     import atexit, multiprocessing, os, signal, subprocess, sys, threading, time
@@ -169,7 +169,7 @@ class Bench:
         capture = read_capture(run.traces.events.rows)
         self.runner.site.starts.learn(FirstRun(capture))
         assert self.runner.site.starts.start_at("config") is None
-        self.runner.settings = build_settings(capture, self.runner.site.starts.resolve)
+        self.runner.settings = Comparison(capture, self.runner.site.starts.resolve).factors()
         self.supervisor = psutil.Process(self.runner.site._supervisor.pid).children()[0]
         self.waiting = self.processes()  # the server
         self.count = 0

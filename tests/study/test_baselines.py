@@ -220,7 +220,7 @@ def settled(folder: Path, outcome: Outcome, costly: bool = False, moved=(LENGTH,
     """What the phase makes of such a run: the report, what was said, what was run."""
     hung = replace(DIED, died=Signature("hang"))
     seen = {Outcome.FAIL: DIED, Outcome.PASS: HEALTHY, Outcome.UNRESOLVED: hung}[outcome]
-    settings = SimpleNamespace(good=GOOD, bad=BAD, factors=())
+    settings = SimpleNamespace(good=GOOD, bad=BAD, varied=())
     runner = Runner(folder, settings, lambda question: replace(run(folder, seen), costly=costly))
     study = study_of(folder, runner)
     study.baselines = SimpleNamespace(moved={factor.name: factor for factor in moved})

@@ -482,7 +482,7 @@ def test_an_origin_that_step_0_contradicts_is_given_up(tmp_path):
     for name, first, base in (("from 0", [], None), ("theirs", [theirs], "/run/checkpoint-40")):
         run = first_run(tmp_path / name, 1500, [*first, *events], before=40 if first else 0)
         runner = Runner(
-            tmp_path / name, SimpleNamespace(factors=()), lambda question, run=run: run, Origin("/s/1484", 1484)
+            tmp_path / name, SimpleNamespace(varied=()), lambda question, run=run: run, Origin("/s/1484", 1484)
         )
         study = study_of(tmp_path / name, runner)
         study.made(Plan("proof-1", {}, 8))

@@ -22,8 +22,8 @@ from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import parameter
 from bisect_cfg.probe.protocol import ConfigResolved, Event
 from bisect_cfg.reports.safe_config import safe_yaml
-from bisect_cfg.targets.captured import fields_of, read_capture
-from bisect_cfg.targets.settings import Settings, build_settings
+from bisect_cfg.targets.captured import entries, read_capture
+from bisect_cfg.targets.factors import Comparison, Factors
 
 VALUES: dict[str, str | tuple[str, str]] = {
     "output_dir": '"elsewhere"',
@@ -288,14 +288,14 @@ def case(cls: str, arguments: str, name: str = "", overrides: dict | None = None
     return {"cls": cls, "module": CLASSES[cls], "arguments": arguments, "name": name, "overrides": overrides or {}}
 
 
-def seen_of(warm, rows: list[Event], index: int, **options: object) -> Settings:
+def seen_of(warm, rows: list[Event], index: int, **options: object) -> Factors:
     """The factors, as if this object were the only one."""
     capture = read_capture(of_object(rows, "args", index))
-    return build_settings(capture, warm.server.resolve, **options)
+    return Comparison(capture, warm.server.resolve, **options).factors()
 
 
-def is_accounted_for(name: str, settings: Settings) -> bool:
-    known = [*(factor.name for factor in settings.factors), *settings.pinned, *settings.same]
+def is_accounted_for(name: str, settings: Factors) -> bool:
+    known = [*(factor.name for factor in settings.varied), *settings.pinned, *settings.same]
     return any(other.split(".")[0] == name for other in known)
 
 
@@ -342,14 +342,14 @@ def test_every_field_of_a_training_config(warm, tmp_path, cls):
         if not is_accounted_for(users[index]["name"], settings)
     ]
     assert forgotten == []
-    silent = {users[index]["name"] for index, settings in found.items() if not settings.factors}
+    silent = {users[index]["name"] for index, settings in found.items() if not settings.varied}
     assert {name for name in silent if not parameter(name).pinned} <= SAME
     assert all(reason for settings in found.values() for reason in settings.pinned.values())
 
     # Trials: everything at its good level, everything at its bad level, and each key of a dictionary alone at good.
     trials = []
     for index, settings in found.items():
-        keys = [factor.name for factor in settings.factors if "." in factor.name]
+        keys = [factor.name for factor in settings.varied if "." in factor.name]
         levels = [settings.good, settings.bad, *({**settings.bad, key: settings.good[key]} for key in keys)]
         trials += [(index, level, {**users[index], "overrides": settings.overrides(level)}) for level in levels]
     again, _ = built(warm, tmp_path / "trials", [trial for _, _, trial in trials])
@@ -362,7 +362,7 @@ def test_every_field_of_a_training_config(warm, tmp_path, cls):
             assert ours == theirs, trial
         else:
             field, _, key = next(name for name in level if not equal(level[name], settings.bad[name])).partition(".")
-            ours, theirs, usual = (fields_of(values[field]) or {} for values in (ours, theirs, default))
+            ours, theirs, usual = (entries(values[field]) or {} for values in (ours, theirs, default))
             if key in theirs:  # transformers takes the "fsdp_" off some
                 assert ours == {
                     **{k: v for k, v in theirs.items() if k != key},
@@ -383,7 +383,7 @@ def test_every_field_of_the_model_and_of_lora(warm, tmp_path, cls, kind, namespa
         if user["name"] in refused:
             continue
         mine = [*of_object(rows, kind, index), *args]
-        settings = build_settings(read_capture(mine), warm.server.resolve)
+        settings = Comparison(read_capture(mine), warm.server.resolve).factors()
         full = f"{namespace}.{user['name']}"
         assert full in settings.good or full in settings.pinned, user
         found[index] = settings
@@ -456,7 +456,7 @@ def test_however_it_is_passed(warm, tmp_path, way):
     script = toys.write(tmp_path, "\n".join([IMPORTS, text.format(toys.settings()), told, "toy.trainer(args).train()"]))
     settings = warm.settings(script)
     usual = {"per_device_train_batch_size", "num_generations", "max_completion_length", "bf16"}
-    found = {factor.name: (factor.good, factor.bad) for factor in settings.factors if factor.name not in usual}
+    found = {factor.name: (factor.good, factor.bad) for factor in settings.varied if factor.name not in usual}
     assert found.keys() == wanted.keys()
     for name, (good, bad) in wanted.items():
         assert found[name][0] == good and bad in (..., found[name][1]), name
@@ -475,7 +475,7 @@ def test_however_it_is_passed(warm, tmp_path, way):
 
 def lookup(values: dict, name: str) -> object:
     field, _, key = name.partition(".")
-    return (fields_of(values[field]) or {}).get(key) if key else values[field]
+    return (entries(values[field]) or {}).get(key) if key else values[field]
 
 
 def test_what_no_trial_can_follow_is_named(warm, tmp_path):

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import BuildAnswer, ConfigBuilt, ConfigResolved, RankBegin
-from bisect_cfg.targets.captured import Built, Capture, read_capture
+from bisect_cfg.targets.captured import Capture, Source, read_capture
+from bisect_cfg.targets.factors import Comparison, Factors, processes_in
+from bisect_cfg.targets.good import read_good
 from bisect_cfg.targets.launch_settings import (
     AUTO,
     DEEPSPEED_FILE,
@@ -34,8 +36,6 @@ from bisect_cfg.targets.launch_settings import (
     with_leaves,
     without_launcher,
 )
-from bisect_cfg.targets.names import read_good
-from bisect_cfg.targets.settings import Settings, build_settings, processes_in
 
 HANDED_ON = {
     "launch.fsdp_config.fsdp_version": ("FSDP_VERSION", 1),
@@ -238,7 +238,7 @@ def test_plain_python_has_what_is_a_setting_and_nothing_else_of_the_launcher():
 
 
 def test_processes_of_a_launcher_count_as_such_when_configurations_are_checked():
-    args = Built(
+    args = Source(
         "args", 0, "GRPOConfig", "trl", {"bf16": True}, {"bf16": False}, {"bf16": "bool"}, {"bf16": True}, devices=3
     )
     seen: list[int] = []
@@ -247,9 +247,11 @@ def test_processes_of_a_launcher_count_as_such_when_configurations_are_checked()
         seen.append(request.world_size)
         return BuildAnswer({**request.raw, **{name: False for name in request.overrides}})
 
-    settings = build_settings(Capture(args, {}, (("args", 0),), (), {}), resolve)
+    settings = Comparison(Capture(args, {}, (("args", 0),), (), {}), resolve).factors()
     assert settings.good == {"bf16": False, "launch.launcher": "accelerate launch"}
-    assert settings.args_item(settings.good).world_size == 3 and settings.args_item(settings.bad).world_size == 1
+    assert (
+        settings.build_request(settings.good).world_size == 3 and settings.build_request(settings.bad).world_size == 1
+    )
     assert processes_in(args, settings.overrides(settings.good)) == 3
 
 
@@ -274,9 +276,9 @@ def test_a_run_that_dies_before_it_trains_shows_who_has_started_it():
     assert capture_of({}, {}).started and not capture_of({}, {}, ()).started
 
 
-def settings_of(given: dict[str, str], good: dict[str, object]) -> Settings:
+def settings_of(given: dict[str, str], good: dict[str, object]) -> Factors:
     found = capture_of(given, {}).with_accelerate(KNOWN)
-    return build_settings(found, lambda request: BuildAnswer(dict(request.raw)), good=good, launcher="torchrun")
+    return Comparison(found, lambda request: BuildAnswer(dict(request.raw)), good=good, launcher="torchrun").factors()
 
 
 def test_a_good_side_that_the_launch_says_nothing_of():
@@ -293,14 +295,14 @@ def test_a_good_side_that_the_launch_says_nothing_of():
         "launch.fsdp_config.fsdp_version": 1,
     }
     assert settings.overrides(settings.good)["launch.fsdp_config.fsdp_version"] == 2
-    with pytest.raises(InputError, match="none is in force"):
+    with pytest.raises(InputError, match="no DeepSpeed file is in force"):
         settings_of({}, {"launch.deepspeed.zero_optimization.stage": 2})
     for typed, meant in (("num_procesess", "num_processes"), ("fsdp_config.fsdp_verison", "fsdp_config.fsdp_version")):
         with pytest.raises(InputError) as refused:
             settings_of({}, {f"launch.{typed}": 2})
         assert refused.value.advice == f"Did you mean launch.{meant}?"
-    (note,) = settings_of({}, {"launch.deepspeed_config.deepspeed_hostfile": "x"}).notes
-    assert "no trial varies it" in note
+    unheard = "launch.deepspeed_config.deepspeed_hostfile"
+    assert "nothing that accelerate hands" in settings_of({}, {unheard: "x"}).pinned[unheard]
 
 
 def test_how_many_processes_a_script_starts_is_its_own_affair():
@@ -308,7 +310,7 @@ def test_how_many_processes_a_script_starts_is_its_own_affair():
     found = replace(found, args=replace(found.args, world_size=2))
 
     def settings(**options):
-        return build_settings(found, lambda request: BuildAnswer(dict(request.raw)), **options)
+        return Comparison(found, lambda request: BuildAnswer(dict(request.raw)), **options).factors()
 
     assert settings(launcher="torchrun").bad == {"launch.num_processes": 2}
     alone = settings(relaunched=False)
@@ -332,7 +334,9 @@ def test_a_deepspeed_file_is_found_where_it_is_named(tmp_path: Path, of_launcher
     launcher = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(path)}
     found = capture_of(launcher if of_launcher else {}, {} if of_launcher else {"deepspeed": str(path)})
     assert found.deepspeed.content == ZERO and found.deepspeed.of_launcher is of_launcher
-    settings = build_settings(found, lambda request: BuildAnswer({**request.raw, **dict.fromkeys(request.overrides)}))
+    settings = Comparison(
+        found, lambda request: BuildAnswer({**request.raw, **dict.fromkeys(request.overrides)})
+    ).factors()
     assert settings.bad["launch.deepspeed.zero_optimization.stage"] == 3
     assert settings.good["launch.deepspeed.zero_optimization.stage"] == 0
     assert ("deepspeed" in settings.bad) is not of_launcher

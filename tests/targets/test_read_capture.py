@@ -15,8 +15,8 @@ from bisect_cfg.probe.protocol import (
     TrainBegin,
     TrainerBuilt,
 )
-from bisect_cfg.targets.captured import Capture, read_capture, set_by_user
-from bisect_cfg.targets.settings import build_settings
+from bisect_cfg.targets.captured import Capture, read_capture
+from bisect_cfg.targets.factors import Comparison
 
 DEFAULTS = {"learning_rate": 1e-6, "model_init_kwargs": None, "trust_remote_code": False, "debug": "", "tokens": "no"}
 TYPES = {"learning_rate": "float", "model_init_kwargs": "dict | str | None", "trust_remote_code": "bool",
@@ -52,7 +52,7 @@ def factors(events: list[Event]) -> set[str]:
 
     capture = read_capture(events)
     assert capture is not None
-    return {factor.name for factor in build_settings(capture, resolve).factors}
+    return {factor.name for factor in Comparison(capture, resolve).factors().varied}
 
 
 def about(*events: Event | list[Event]) -> tuple[int, int]:
@@ -96,7 +96,7 @@ def test_what_is_assigned_between_two_trainings_is_the_second_ones():
 
 def test_what_a_parser_fills_in_is_not_the_users():
     capture = read_capture([*config(0, debug=None, tokens=False, learning_rate=1.0), begin(1, 0)])
-    assert capture is not None and set_by_user(capture.args) == ["learning_rate"]
+    assert capture is not None and capture.args.set_by_user == ["learning_rate"]
 
 
 HANDED_ON = {"revision": "main", "trust_remote_code": False, "attn_implementation": None, "dtype": "float32"}

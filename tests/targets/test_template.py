@@ -88,7 +88,7 @@ def test_a_configuration_file_is_nested_as_the_users_own(tmp_path, suffix, read)
     if suffix in text:
         path.write_text(text[suffix](bad))
     found = target("{config}", good=["optim.lr=1e-6"], bad=[str(path)])
-    assert [factor.name for factor in found.sides.factors] == ["optim.lr"]
+    assert [factor.name for factor in found.sides.varied] == ["optim.lr"]
     assert read(found.config(found.sides.bad)) == bad
     assert read(found.config(found.sides.good)) == {**bad, "optim": {**bad["optim"], "lr": 1e-6}}
     assert command(found, "bad") == ["CONFIG"]
@@ -98,7 +98,7 @@ def test_two_files_are_compared_leaf_by_leaf(tmp_path):
     (tmp_path / "good.yaml").write_text("a: {b: 1, c: 2}\nd: 1e-6\nonly_good: 1\ne: null\n")
     (tmp_path / "bad.yaml").write_text("a: {b: 1, c: 3}\nd: 1e-3\nonly_bad: {x: 1}\ne: {y: 2}\n")
     found = target("{config}", good=[str(tmp_path / "good.yaml")], bad=[str(tmp_path / "bad.yaml")])
-    assert {factor.name for factor in found.sides.factors} == {"a.c", "d", "only_good", "only_bad.x", "e"}
+    assert {factor.name for factor in found.sides.varied} == {"a.c", "d", "only_good", "only_bad.x", "e"}
     assert found.sides.bad["d"] == 1e-3, "a number, though YAML 1.1 takes it for a text"
     assert yaml.safe_load(found.config(found.sides.good)) == {
         "a": {"b": 1, "c": 2},
@@ -127,10 +127,10 @@ def test_the_bad_side_is_read_from_the_command():
         "--log",
         "x",
     ]
-    assert {factor.name: factor.bad for factor in found.sides.factors} == {
+    assert {factor.name: factor.bad for factor in found.sides.varied} == {
         "lr": 1e-3, "bf16": True, "max_len": 512, "optim": "adam", "seed": -1,
     }  # fmt: skip
-    assert [factor.name for factor in target(*words, good=["lr=0.001", "bf16=false"]).sides.factors] == ["bf16"]
+    assert [factor.name for factor in target(*words, good=["lr=0.001", "bf16=false"]).sides.varied] == ["bf16"]
 
 
 def test_a_boolean_that_is_written_out_is_a_value():
@@ -158,7 +158,7 @@ def test_what_is_left_out_keeps_its_bad_value():
 def test_a_name_stands_for_all_that_is_within_it(options):
     words = [f"{name}=1" for name in ("a.b.c", "a.b.e", "a.d")]
     found = target(*words, good=[f"{word}0" for word in words], **options)
-    assert {factor.name for factor in found.sides.factors} == {"a.b.c", "a.b.e"}
+    assert {factor.name for factor in found.sides.varied} == {"a.b.c", "a.b.e"}
     assert list(found.sides.not_varied) == ["a.d"]
 
 

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
-from bisect_cfg.targets.captured import Built, Capture
-from bisect_cfg.targets.settings import Settings, build_settings
+from bisect_cfg.targets.captured import Capture, Source
+from bisect_cfg.targets.factors import Comparison, Factors
 
 NAMES = ("learning_rate", "bf16", "beta", "num_generations", "temperature", "warmup_steps", "weight_decay", "top_p")
 DEFAULTS = dict.fromkeys(NAMES, 0)
 USERS = dict.fromkeys(NAMES, 1)
 
 
-def settings(refuses: Callable[[dict[str, int]], str | None], **options: object) -> Settings:
+def settings(refuses: Callable[[dict[str, int]], str | None], **options: object) -> Factors:
     """The factors of a config whose defaults are all 0 and the user's values all 1."""
 
     def resolve(request: BuildRequest) -> BuildAnswer:
@@ -29,12 +29,12 @@ def settings(refuses: Callable[[dict[str, int]], str | None], **options: object)
         return BuildAnswer(values if error is None else None, error)
 
     types = dict.fromkeys(NAMES, "int")
-    args = Built("args", 0, "GRPOConfig", "trl.trainer.grpo_config", USERS, DEFAULTS, types, USERS)
-    return build_settings(Capture(args, {}, (("args", 0),), (), {}), resolve, **options)
+    args = Source("args", 0, "GRPOConfig", "trl.trainer.grpo_config", USERS, DEFAULTS, types, USERS)
+    return Comparison(Capture(args, {}, (("args", 0),), (), {}), resolve, **options).factors()
 
 
-def varied(found: Settings) -> set[str]:
-    return {factor.name for factor in found.factors}
+def varied(found: Factors) -> set[str]:
+    return {factor.name for factor in found.varied}
 
 
 @given(st.sets(st.sampled_from(NAMES), min_size=1, max_size=2))
@@ -43,7 +43,7 @@ def test_it_keeps_no_more_than_it_needs(needed: set[str]) -> None:
     found = settings(lambda values: None if all(values[name] for name in needed) else "ValueError: not here.")
     assert varied(found) == set(NAMES) - needed
     assert set(found.pinned) == needed and all("not valid" in reason for reason in found.pinned.values())
-    assert all(f"{name}=1" in found.notes[0] for name in needed) and "not here" in found.notes[0]
+    assert all(f"{name}=1" in found.note for name in needed) and "not here" in found.note
     assert set(found.good.values()) == {0}
 
 

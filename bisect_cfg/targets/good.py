@@ -1,0 +1,309 @@
+"""The good side and the pins: names and values as a person typed them, or wrote them into a file.
+
+A value is YAML (number, true, null, list, mapping), except that ``1e-6`` is a number, as in YAML 1.2, and a date is its
+text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import yaml
+
+from bisect_cfg.common.name import SPACES, Name
+from bisect_cfg.common.numbers import number_of
+from bisect_cfg.configuration import Configuration, Value
+from bisect_cfg.errors import InputError
+from bisect_cfg.parameters import parameter
+from bisect_cfg.probe.redact import hides, mask
+from bisect_cfg.targets.captured import Capture, Row
+from bisect_cfg.targets.launch_settings import DEEPSPEED_FILE, MARKS, launch_settings
+from bisect_cfg.targets.packages import checked_level, named
+from bisect_cfg.targets.suggestions import check_name, nearest
+
+FILES = (".yaml", ".yml", ".json", ".toml", ".txt")
+"""What a file of settings ends with."""
+
+Assignment = str | tuple[str, Value]
+"""A setting as given: ``"name=value"`` from the command line, (name, value) from Python."""
+
+_NOTHING = ("none", "null", "~")
+
+
+def as_given(one: Assignment) -> str:
+    """A setting as one text, for comparing what was asked for; a value from Python is not mistaken for its text."""
+    return one if isinstance(one, str) else f"{one[0]}={json.dumps(one[1], sort_keys=True, default=repr)} (a value)"
+
+
+def read_good(given: Iterable[Assignment], beside: Path | None = None) -> dict[str, Value]:
+    """The good configuration as given: the file beside the script, then files and values in the order of --good.
+
+    Raises:
+        InputError: a file cannot be read, a value is none, or a name is given twice.
+    """
+    good = read_good_file(beside) if beside is not None else {}
+    single: list[Assignment] = []
+    for one in given:
+        if isinstance(one, str) and "=" not in one and Path(one).is_file():
+            good |= read_good_file(Path(one))
+        else:
+            single.append(one)
+    return good | parse_assignments(single, "--good")
+
+
+def parse_pins(given: Iterable[Assignment]) -> dict[str, Value]:
+    """The settings of --pin.
+
+    Raises:
+        InputError: a name is given twice, or is one that the tool itself sets in every trial.
+    """
+    pins = parse_assignments(given, "--pin")
+    if redirected := next((name for name in pins if parameter(name).redirected), None):
+        raise InputError(
+            f"--pin {redirected} would have no effect: every trial writes into its own folder of the study, saves no "
+            "checkpoint and reports nowhere.",
+            "Leave it out.",
+        )
+    return pins
+
+
+def parse_assignments(given: Iterable[Assignment], option: str) -> dict[str, Value]:
+    """All settings of one option.
+
+    Raises:
+        InputError: a name is given twice, with different values.
+    """
+    result: dict[str, Value] = {}
+    for one in given:
+        name, value = parse_assignment(one, option)
+        if name in result and not (type(result[name]) is type(value) and result[name] == value):
+            raise InputError(
+                f"{option} gives {name} twice: {result[name]!r} and {value!r}.", "Give one value for each setting."
+            )
+        result[name] = value
+    return result
+
+
+def parse_value(text: str) -> Value:
+    """A value as typed on the command line: number, true/false, none, JSON or YAML list/dict, otherwise text.
+
+    Raises:
+        InputError: NaN, or something that YAML knows and no setting can be (bytes, a set).
+    """
+    stripped = text.strip()
+    number = number_of(stripped)
+    if number is not None or stripped.lower() in _NOTHING:
+        return number
+    try:
+        return _load(stripped) if stripped else ""
+    except yaml.constructor.ConstructorError as error:
+        raise InputError(f"{error.problem}.", "Write a number, a string, true, false or null.") from None
+    except (yaml.YAMLError, ValueError):
+        return text
+
+
+def parse_assignment(given: Assignment, option: str, read: Callable[[str], Value] = parse_value) -> tuple[str, Value]:
+    """One setting as it was given, its name as users see it (without ``args.``).
+
+    Args:
+        given: the setting.
+        option: after which it was given.
+        read: what a text means as a value.
+
+    Raises:
+        InputError: there is no ``=``; it holds a secret, which would be written down.
+    """
+    name, separator, value = given.partition("=") if isinstance(given, str) else (given[0], "=", given[1])
+    if not separator and Path(given).suffix.lower() in FILES:
+        raise InputError(
+            f"{option} {given}: there is no such file.", "Check the path; it is relative to where you are."
+        )
+    if not isinstance(name, str) or not separator or not name.strip():
+        raise InputError(
+            f"{option} {str(given)[:80]} is not of the form name=value.", f"For example {option} bf16=false."
+        )
+    name = str(Name.of(name.strip()))
+    if mask(value, name) != value:
+        raise InputError(
+            f"{option} {name} holds a secret, which the study would have to write down.",
+            "Set it in the script or in the environment (HF_TOKEN): every trial has it from there.",
+        )
+    if isinstance(given, str):
+        try:
+            value = _of_text(name, value, read)
+        except InputError as error:
+            raise InputError(f"{option} {given[:80]}: {error.message}", error.advice) from None
+    elif isinstance(value, float) and math.isnan(value):
+        raise InputError(f"{option} {name}: NaN is not a value that a run could have.", "Give a number.")
+    return (named(name) if Name.of(name).space == "packages" else name), value
+
+
+def _of_text(name: str, text: str, read: Callable[[str], Value]) -> Value:
+    """What a text means: the value of a variable is text, whatever it looks like, and a version too (2.10, 2.1)."""
+    match Name.of(name).space:
+        case "env":
+            return None if text.strip().lower() == "none" else text
+        case "packages":
+            return checked_level(name, text)
+    return read(text)
+
+
+# -------------------------------------------------------------------------------------------------------------- files
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as settings need it: of JSON's kinds only, ``1e-6`` a number as in YAML 1.2, no name twice, names are texts,
+    nothing contains itself."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    yaml_constructors = {
+        tag: constructor
+        for tag, constructor in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] not in ("timestamp", "binary", "set", "omap", "pairs")
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, object]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((name for name in names if names.count(name) > 1 and name != "<<"), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice} comes twice", node.start_mark)
+        return {str(key): value for key, value in super().construct_mapping(node, deep=True).items()}
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _Loader.construct_mapping)
+_Loader.add_constructor("tag:yaml.org,2002:seq", lambda loader, node: loader.construct_sequence(node, deep=True))
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def _load(text: str) -> Value:
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+
+
+def read_good_file(path: Path) -> dict[str, Value]:
+    """Read a good.yaml: a flat mapping of names to values; or a file of accelerate's, for the settings of the launch.
+
+    Raises:
+        InputError: it cannot be read, is no YAML, or no mapping.
+    """
+    content = _read_mapping(path)
+    if any(mark in content for mark in MARKS):
+        return launch_settings(content, Path())
+    result: dict[str, Value] = {}
+    for name, value in content.items():
+        nested = name in SPACES and isinstance(value, dict)
+        result |= {str(Name(name, key)): item for key, item in value.items()} if nested else {str(Name.of(name)): value}
+    # A recipe may hold a token; each trial has the script's own.
+    return {name: value for name, value in result.items() if not hides(name, value)}
+
+
+def read_config_file(path: Path) -> dict[str, Value]:
+    """The content of a configuration file of any program: YAML, JSON or TOML, nested as it is; ``1e-6`` is a number.
+
+    Raises:
+        InputError: it cannot be read, or holds no names and values.
+    """
+    if path.suffix != ".toml":
+        return _read_mapping(path)
+    try:
+        return json.loads(json.dumps(tomllib.loads(path.read_text(encoding="utf-8")), default=str))  # dates are texts
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read: {error}.") from None
+
+
+def _read_mapping(path: Path) -> dict[str, Value]:
+    try:
+        content = _load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}.") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1})" if mark else ""
+        raise InputError(
+            f"{path} is not valid YAML{where}: {getattr(error, 'problem', error)}.",
+            "It should hold one `name: value` a line.",
+        ) from None
+    if not isinstance(content, dict | None):
+        raise InputError(f"{path} does not hold names and values.", "It should hold one `name: value` a line.")
+    return content or {}
+
+
+# ---------------------------------------------------------------------------------------- against what the run showed
+
+
+def typed_values(values: Configuration, capture: Capture, where: str) -> tuple[Row, dict[str, str]]:
+    """Values as typed, by the names that the first run showed: name -> value; and why others are none.
+
+    Args:
+        values: name -> value as typed.
+        capture: of the first run.
+        where: they were typed, for messages.
+
+    Raises:
+        InputError: an unknown name or a value of the wrong type.
+    """
+    known: dict[str, str] = {"model.dtype": "", "model.attn_implementation": "", **capture.accelerate.types}
+    for source in (capture.args, *capture.others.values()):
+        known |= {str(source.name(key)): kind for key, kind in source.types.items()}
+    keys = [_last(name) for name in known if name.startswith("launch.")]
+    result, unheard = {}, {}
+    for typed, value in values.items():
+        space, key = Name.of(typed)
+        name = str(Name(space, key))
+        if name not in known and f"script.{key}" in known:
+            name = f"script.{key}"
+        if space == "packages":
+            name, value = named(name), checked_level(name, value)
+        elif name.startswith(DEEPSPEED_FILE) and capture.deepspeed is None:
+            raise InputError(f"{name}: no DeepSpeed file is in force in your run.", "Leave it out of the good side.")
+        elif space == "launch" and key.count(".") == 1 and name not in known and not nearest(_last(key), keys, 0.9):
+            unheard[name] = "it is nothing that accelerate hands to its processes"  # though a key of its file
+            continue
+        elif space != "env" and not name.startswith(DEEPSPEED_FILE):
+            check_name(name if name in known or space != "args" else Name.of(name).field, known, where)
+            check_type(name, value, known.get(name, ""))
+        result[name] = value
+    return result, unheard
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def check_type(name: str, value: Value, kind: str) -> None:
+    """See that a number is one where its field, by its annotation as text, takes nothing else; and a bool likewise.
+
+    Raises:
+        InputError: it is none, or NaN.
+    """
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if number and math.isnan(value):
+        raise InputError(f"{name} cannot be NaN: no run could train with that.", "Give a number.")
+    words = {word.lower() for word in re.findall(r"\w+", kind)} - {
+        "optional",
+        "union",
+        "typing",
+        "class",
+        "nonetype",
+        "none",
+    }
+    if value is None or not words:
+        return
+    if words == {"bool"} and not (isinstance(value, bool) or number):
+        raise InputError(f"{name} must be true or false, not {value!r}.", f"Write {name}: true or {name}: false.")
+    if words <= {"int", "float"} and not number:
+        raise InputError(f"{name} must be a number, not {str(value)[:80]!r}.", f"Write for example {name}: 1.0e-6.")
