@@ -31,7 +31,7 @@ from bisect_cfg.targets.launch_settings import (
     variable_levels,
 )
 from bisect_cfg.targets.packages import Installed, shown_levels
-from bisect_cfg.targets.pinned import HANDED_ON, PINNED, is_secret, why_pinned
+from bisect_cfg.targets.pinned import HANDED_ON, PINNED, handed_on, is_secret, why_pinned
 from bisect_cfg.targets.suggestions import check_name, left_out, naming_nothing
 
 DEFAULT = {"$default": True}
@@ -53,6 +53,7 @@ class Factor:
         good: resolved value of the good side.
         bad: resolved value of the bad side.
         reset: the encoded raw value that gives the good side.
+        own: the script's own setting that it is made of, with that one's default: the script may read it elsewhere too.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Factor:
     good: Value
     bad: Value
     reset: Encoded
+    own: tuple[str, Encoded] | None = None
 
 
 @dataclass(frozen=True)
@@ -118,14 +120,25 @@ class Factors:
         known = {factor.name for factor in self.varied}
         changes = self.pins | {name: value for name, value in configuration.items() if name not in known}
         sides = [(factor, configuration.get(factor.name, factor.bad)) for factor in self.varied]
-        # What the script makes of another value of its own is no part of a trial: the library's settings stay.
-        stay = any(factor.kind in OWN and not equal(value, factor.bad) for factor, value in sides)
         for factor, value in sides:
             if not equal(value, factor.bad):
-                changes[factor.name] = factor.reset if equal(value, factor.good) else value
-            elif stay and factor.kind == "args" and not has_tag(raw := look_up(self.capture.args.raw, factor.name)):
-                changes[factor.name] = raw
+                is_good = equal(value, factor.good)
+                changes[factor.name] = factor.reset if is_good else value
+                if factor.own is not None:
+                    name, default = factor.own
+                    changes[name] = default if is_good else value
+        # What the script makes of another value of its own is no part of a trial: the libraries' settings stay.
+        if any(Name.of(name).space in OWN for name in changes):
+            for factor, value in sides:
+                if equal(value, factor.bad) and not has_tag(raw := self._raw(factor)):
+                    changes[factor.name] = raw
         return {Name.of(name).full: value for name, value in changes.items()}
+
+    def _raw(self, factor: Factor) -> Encoded:
+        """The value of a factor as the script passes it; what has a tag cannot be made again, or is not to be set."""
+        source = self.capture.args if factor.kind == "args" else self.capture.others.get(factor.kind)
+        known = source is not None and factor.kind not in OWN
+        return look_up(source.raw, Name.of(factor.name).key) if known else DEFAULT
 
     def build_request(self, configuration: Configuration) -> BuildRequest:
         """Asks for this configuration's training config, without training."""
@@ -216,9 +229,17 @@ class Comparison:
         pinned |= {name: PINNED for name in pins if Name.of(name).space in ("launch", "env")} | unheard | also_unheard
         if self.capture.args.world_size > 1 and not self.relaunched:
             pinned[PROCESSES] = "the script starts its processes itself"
+        factors = [self._with_own(factor) for factor in factors]
         left = self._left_out([factor.name for factor in factors])
         varied = tuple(factor for factor in factors if factor.name not in {*left, *pinned})
         return Factors(self.capture, varied, pins, pinned | left, same, note)
+
+    def _with_own(self, factor: Factor) -> Factor:
+        """The factor with the script's own setting that it is made of, if that has a default."""
+        for one in handed_on(self.capture):
+            if str(one.source.name(one.field)) == factor.name and one.key in one.own.defaults:
+                return replace(factor, own=(str(one.own.name(one.key)), one.own.defaults[one.key]))
+        return factor
 
     def _left_out(self, known: Sequence[str]) -> dict[str, str]:
         """What --only and --except leave out, with the reason."""

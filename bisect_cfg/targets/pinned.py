@@ -7,8 +7,11 @@ setting of another source: it is varied there.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
 
 from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import canonical, parameter
@@ -28,13 +31,19 @@ UNUSED = "no model was given this LoraConfig, your run trains without it"
 HANDED_ON = "the script hands it on, and it is varied there"
 
 PLACES = re.compile(
-    r"(?:^|_)(?:configs?|models?|tokenizers?|data|datasets?|rows?|samples?|examples?|splits?|subsets?|paths?|dirs?"
-    r"|folders?|files?|names?|outputs?|projects?|ids?|urls?|hosts?|ports?|tokens?|keys?|users?|entity|seeds?|ranks?"
-    r"|devices?|gpus?|cuda|world_size|resume|checkpoints?|ckpts?|wandb|tensorboard|hub|logs?|logging|verbose|debug"
-    r"|quiet|nodes?)(?:_|$)"
+    r"(?:^|_)(?:configs?|models?|tokenizers?|data|datasets?|splits?|subsets?|paths?|dirs?|folders?|files?|names?|outputs?"
+    r"|projects?|ids?|urls?|hosts?|tokens?|keys?|users?|entity|checkpoints?|ckpts?)(?:_|$)"
 )
-"""In the name of a setting that says what is trained on what, where and with whom: without it there is nothing to run,
-or nothing changes."""
+"""In the name of a text that says what is trained on what, where and with whom: without it there is nothing to run. A
+number under such a name (`model_max_length`, `max_new_tokens`) is a setting."""
+
+SURROUNDINGS = re.compile(
+    r"(?:^|_)(?:rows?|samples?|examples?|seeds?|devices?|gpus?|cuda|world_size|ports?|resume|wandb|tensorboard|hub|push"
+    r"|overwrite|saves?|logs?|logging|verbose|debug|quiet|nodes?)(?:_|$)"
+    r"|^(?:local_|global_|node_|machine_)?rank$"
+)
+"""In the name of a setting, whatever its value, that says how much of the data is taken, where it runs and what is told
+of it."""
 
 
 def why_pinned(capture: Capture, source: Source, key: str) -> str:
@@ -48,8 +57,9 @@ def why_pinned(capture: Capture, source: Source, key: str) -> str:
     name = str(source.name(key))
     if source.kind in OWN:
         alone = why_own(source, key, capture.named)
-        objects = (capture.args, *(other for other in capture.others.values() if other.kind not in OWN))
-        return HANDED_ON if alone != SECRET and any(_holds(one, key, source.raw.get(key)) for one in objects) else alone
+        if alone != SECRET and any(one.own is source and one.key == key for one in handed_on(capture)):
+            return HANDED_ON
+        return alone
     if source.kind == "args":
         of_setting = parameter(key.partition(".")[0]).pinned
         if of_setting or (key in source.raw and key not in source.defaults):
@@ -84,25 +94,62 @@ def why_own(own: Source, key: str, named: Collection[str]) -> str:
         return ""
     if key not in own.defaults:
         return f"{NO_DEFAULT}; --good NAME=VALUE gives it one"
-    if PLACES.search(key.lower().rpartition(".")[2]) or (isinstance(value, str) and "/" in value):
+    word, is_number = key.lower().rpartition(".")[2], isinstance(value, (int, float))
+    if (
+        SURROUNDINGS.search(word)
+        or (not is_number and PLACES.search(word))
+        or (isinstance(value, str) and "/" in value)
+    ):
         return NAMES_A_PLACE
     if has_tag(value) or has_tag(own.defaults[key]):
         return "only the script can make its value"
     return parameter(name).pinned
 
 
-def _holds(source: Source, key: str, value: Encoded) -> bool:
-    """Whether a configuration object holds a setting of the script's own: the very value, one of the same name, or a
-    number that no other field has that the user set."""
+class HandedOn(NamedTuple):
+    """A field of a configuration object that the script makes of a setting of its own (`learning_rate` of ``--lr``)."""
+
+    source: Source
+    field: str
+    own: Source
+    key: str
+
+
+def handed_on(capture: Capture) -> list[HandedOn]:
+    """Return what the script hands on of those of its own settings that the user set."""
+    sources = (capture.args, *capture.others.values())
+    return [
+        HandedOn(source, field, own, key)
+        for own in sources
+        if own.kind in OWN
+        for key in own.set_by_user
+        for source in sources
+        if source.kind not in OWN
+        for field in _fields_made_of(source, key, own.raw[key])
+    ]
+
+
+def _fields_made_of(source: Source, key: str, value: Encoded) -> list[str]:
+    """The fields of a configuration object that hold a setting of the script's own: those that hold the very value, one
+    of the same name, and those that the code which builds the object is seen to make of it."""
     before, _, last = key.rpartition(".")
-    if key in source.handed.values() or (last in source.raw and equal(source.raw[last], value)):
-        return True
-    within = entries(source.raw.get(before.rpartition(".")[2])) or {}
-    if last in within and equal(within[last], value):
-        return True
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) < 2:
-        return False
-    return sum(equal(source.raw[field], value) for field in source.set_by_user) == 1
+    found = [field for field, own in source.handed.items() if own == key]
+    parent = before.rpartition(".")[2]
+    within = entries(source.raw.get(parent)) or {}
+    found += [last] if last in source.raw and equal(source.raw[last], value) else []
+    found += [f"{parent}.{last}"] if last in within and equal(within[last], value) else []
+    code = "" if source.place is None else _code(str(source.place[0]))
+    alike = (field for field in source.set_by_user if equal(source.raw[field], value))
+    return found + [field for field in alike if re.search(rf"\b{field}\s*=[^=\n][^\n]*?\b{re.escape(last)}\b", code)]
+
+
+@functools.cache
+def _code(path: str) -> str:
+    """The text of a script, "" if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _is_of_model_config(capture: Capture, source: Source, key: str) -> bool:
@@ -137,7 +184,10 @@ def fork_point(capture: Capture) -> ForkPoint:
         if source is None or source.index != index or not source.used:
             continue
         if kind in OWN:
-            ours = any(not why_pinned(capture, source, key) for key in source.set_by_user)
+            ours = any(not why_pinned(capture, source, key) for key in source.set_by_user) or any(
+                one.own is source and one.key in source.defaults and not why_pinned(capture, one.source, one.field)
+                for one in handed_on(capture)
+            )
         else:
             ours = bool(kind == "args" or (source.raw if kind == "load" else source.set_by_user))
         if ours:

@@ -9,6 +9,7 @@ import pytest
 import toys
 from toys import script
 
+from bisect_cfg.probe.protocol import ConfigBuilt
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.pinned import HANDED_ON, why_pinned
 
@@ -218,11 +219,35 @@ def test_a_default_that_json_cannot_hold_is_the_parsers_own_object(tool):
     assert causes(tool, "--", "--kind", "odd")[0] == [["script.kind"]]
 
 
-def test_a_number_that_one_field_has_is_handed_on_and_one_that_several_have_is_not(tmp_path):
-    from bisect_cfg.probe.protocol import ConfigBuilt
-
+@pytest.mark.parametrize(("code", "reason"), [
+    ("GRPOConfig(per_device_train_batch_size=given.batch, learning_rate=given.rate)", HANDED_ON),
+    ("GRPOConfig(**dict(cfg,\n  per_device_train_batch_size = int(cfg['batch'])))", HANDED_ON),
+    ("GRPOConfig(per_device_train_batch_size=8, learning_rate=given.rate)\nfolds(given.batch)", ""),
+])  # fmt: skip
+def test_a_number_is_handed_on_where_the_code_says_so(tmp_path, code, reason):
+    """Two settings that are 8 need not have to do with each other."""
+    (tmp_path / "train.py").write_text(code)
     own = ConfigBuilt("script", 0, "", "", {"batch": 8, "rate": 0.25}, {"batch": 4, "rate": 0.5}, {})
-    fields = {"per_device_train_batch_size": 8, "learning_rate": 0.25}
-    args = ConfigBuilt("args", 0, "GRPOConfig", "trl", fields, {}, {}, handed={"learning_rate": "rate"})
+    fields, place = {"per_device_train_batch_size": 8, "learning_rate": 0.25}, (str(tmp_path / "train.py"), 1)
+    args = ConfigBuilt("args", 0, "GRPOConfig", "trl", fields, {}, {}, place=place, handed={"learning_rate": "rate"})
     capture = read_capture([own, args])
-    assert {why_pinned(capture, capture.others["script"], key) for key in ("rate", "batch")} == {HANDED_ON}
+    assert why_pinned(capture, capture.others["script"], "rate") == HANDED_ON
+    assert why_pinned(capture, capture.others["script"], "batch") == reason
+
+
+def test_a_flag_that_is_handed_on_and_read_elsewhere_too_is_one_setting(tool):
+    """The script's own look at `--lr` sees what the trial has, not what the user typed."""
+    script(tool.folder, ARGPARSE + TRAINS.format("given.lr > 1e-5 and given.mix > 0.5"))
+    found, result = causes(tool, "--", *FLAGS, "--dataset", "x")
+    assert [sorted(one) for one in found] == [["learning_rate", "script.mix"]]
+    assert "script.lr" not in {name for row in result["trials"] for name in row["values"]}
+
+
+@pytest.mark.parametrize(("name", "value", "varied"), [
+    ("lora_rank", 64, True), ("local_rank", 1, False), ("model_max_length", 512, True), ("model_name", "x", False),
+    ("max_new_tokens", 9, True), ("data_dir", "x", False), ("seed", 3, False), ("num_samples", 9, False),
+])  # fmt: skip
+def test_what_only_names_a_place_is_not_varied(name, value, varied):
+    own = ConfigBuilt("script", 0, "", "", {name: value}, {name: None}, {})
+    capture = read_capture([own, ConfigBuilt("args", 0, "GRPOConfig", "trl", {}, {}, {})])
+    assert (why_pinned(capture, capture.others["script"], name) == "") is varied
