@@ -212,7 +212,8 @@ class Comparison:
         """
         good, unheard = typed_values(self.good, self.capture, "the good configuration")
         pins, also_unheard = typed_values(self.pins, self.capture, "--pin")
-        typed = replace(self, good=good, pins=pins)
+        capture = replace(self.capture, named=self.capture.named | good.keys())
+        typed = replace(self, good=good, pins=pins, capture=capture)
         chosen, pinned = typed._of_training_config()
         resolved, kept, note = typed._valid_good(chosen)
         factors, same = typed._differing({name: reset for name, reset in chosen.items() if name not in kept}, resolved)
@@ -232,7 +233,7 @@ class Comparison:
         factors = [self._with_own(factor) for factor in factors]
         left = self._left_out([factor.name for factor in factors])
         varied = tuple(factor for factor in factors if factor.name not in {*left, *pinned})
-        return Factors(self.capture, varied, pins, pinned | left, same, note)
+        return Factors(capture, varied, pins, pinned | left, same, note)
 
     def _with_own(self, factor: Factor) -> Factor:
         """The factor with the script's own setting that it is made of, if that has a default."""

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import yaml
@@ -195,12 +195,12 @@ def _load(text: str) -> Value:
 
 
 def read_good_file(path: Path) -> dict[str, Value]:
-    """Read a good.yaml: a flat mapping of names to values; or a file of accelerate's, for the settings of the launch.
+    """Read a good side: names and values in YAML, JSON or TOML; or a file of accelerate's, for the settings of a launch.
 
     Raises:
         InputError: it cannot be read, is no YAML, or no mapping.
     """
-    content = _read_mapping(path)
+    content = read_config_file(path)
     if any(mark in content for mark in MARKS):
         return launch_settings(content, Path())
     result: dict[str, Value] = {}
@@ -261,7 +261,7 @@ def typed_values(values: Configuration, capture: Capture, where: str) -> tuple[R
         known |= {str(source.name(key)): kind for key, kind in source.types.items()}
     keys = [_last(name) for name in known if name.startswith("launch.")]
     result, unheard = {}, {}
-    for typed, value in values.items():
+    for typed, value in _by_own_names(values, known).items():
         space, key = Name.of(typed)
         name = str(Name(space, key))
         if name not in known and f"script.{key}" in known:
@@ -278,6 +278,19 @@ def typed_values(values: Configuration, capture: Capture, where: str) -> tuple[R
             check_type(name, value, known.get(name, ""))
         result[name] = value
     return result, unheard
+
+
+def _by_own_names(values: Configuration, known: Collection[str]) -> Row:
+    """Values with what is nested as in a file of the script's own by its full names: ``{"reward": {"unit": 1}}``."""
+    result: Row = {}
+    for name, value in values.items():
+        own = Name("script", Name.of(name).key).full
+        if isinstance(value, dict) and name not in known and any(one.startswith(f"{own}.") for one in known):
+            inner = {f"{own}.{key}": item for key, item in value.items()}
+            result |= _by_own_names(inner, known)
+        else:
+            result[name] = value
+    return result
 
 
 def _last(name: str) -> str:

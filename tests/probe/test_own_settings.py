@@ -243,6 +243,21 @@ def test_a_flag_that_is_handed_on_and_read_elsewhere_too_is_one_setting(tool):
     assert "script.lr" not in {name for row in result["trials"] for name in row["values"]}
 
 
+@pytest.mark.parametrize("good", ["good.yaml", "good.toml"])
+def test_a_good_file_is_nested_like_the_scripts_own(tool, good):
+    """`yaml.safe_load(open("bad.yaml"))`: a key of the file has no default but what `--good` says."""
+    script(tool.folder, """
+    import types, yaml
+    found = yaml.safe_load(open("bad.yaml"))
+    given = types.SimpleNamespace(lr=found["training"]["lr"], mix=found["reward"]["mix"])
+    """ + TRAINS.format("given.mix > 0.5"))  # fmt: skip
+    (tool.folder / "bad.yaml").write_text("reward: {mix: 0.9, kind: a}\ntraining: {lr: 0.01}\n")
+    (tool.folder / "good.yaml").write_text("reward: {mix: 0.1, kind: b}\ntraining: {lr: 0.001}\n")
+    (tool.folder / "good.toml").write_text('[reward]\nmix = 0.1\nkind = "b"\n[training]\nlr = 0.001\n')
+    found, _ = causes(tool, "--good", good)
+    assert found == [["script.reward.mix"]]
+
+
 @pytest.mark.parametrize(("name", "value", "varied"), [
     ("lora_rank", 64, True), ("local_rank", 1, False), ("model_max_length", 512, True), ("model_name", "x", False),
     ("max_new_tokens", 9, True), ("data_dir", "x", False), ("seed", 3, False), ("num_samples", 9, False),
