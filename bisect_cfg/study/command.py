@@ -24,6 +24,7 @@ from bisect_cfg.study.reproduce import FIRST, FIRST_STEPS, LINES_SHOWN, study_fa
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.command import CommandTarget, find_target
 from bisect_cfg.targets.interpreters import modules_of
+from bisect_cfg.targets.launchers import PROGRAM
 from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.script import Script
 
@@ -62,7 +63,8 @@ def as_command(script: Script, options: Options, run: Run) -> CommandTarget | No
     varies, trains = bool(packages or options.good_packages), _trains(script)
     if script.notebook is not None or (trains and not varies):
         return None
-    given = options.given(script.python if varies else None)
+    known = varies and script.launcher != PROGRAM  # which Python a shell runs, only the user can say
+    given = options.given(script.python if known else None)
     try:
         return find_target(script.command, given, None if trains else run.traces.events.rows)
     except InputError:
