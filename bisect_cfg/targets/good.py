@@ -195,7 +195,7 @@ def _load(text: str) -> Value:
 
 
 def read_good_file(path: Path) -> dict[str, Value]:
-    """Read a good side: names and values in YAML, JSON or TOML; or a file of accelerate's, for the settings of a launch.
+    """Read a good side: names and values in YAML, JSON or TOML; or a file of accelerate's, for settings of the launch.
 
     Raises:
         InputError: it cannot be read, is no YAML, or no mapping.
