@@ -50,8 +50,7 @@ class _State:
     stopped = False
     opened = False  # whether the count is that of a trial's file
     bytes = count = None  # the file's, or memory of our own until a trial begins
-    phases = []  # of the main thread, innermost last
-    expected = ""  # what is going on while no phase is
+    phases = [""]  # of the main thread, innermost last; before them what is expected to go on outside of any
     hook = None  # counts forward passes
     installed = False
 
@@ -123,8 +122,7 @@ def beat(*_, **__):
 
 def expect(name):
     """Until told otherwise this is what goes on, outside of any phase; "" for nothing in particular."""
-    _state.expected = name
-    _state.phases.clear()  # whatever did not end properly is over by now
+    _state.phases[:] = [name]  # whatever did not end properly is over by now
     _show()
 
 
@@ -159,15 +157,14 @@ class _Phase:
 
     def __exit__(self, *error):
         beat()
-        if threading.current_thread() is threading.main_thread() and self.name in _state.phases:
+        if threading.current_thread() is threading.main_thread() and self.name in _state.phases[1:]:
             while _state.phases.pop() != self.name:
                 pass
             _show()
 
 
 def _show():
-    name = _state.phases[-1] if _state.phases else _state.expected
-    _state.bytes[_NAME] = name.encode("ascii").ljust(_NAME.stop - _NAME.start, b"\0")
+    _state.bytes[_NAME] = _state.phases[-1].encode("ascii").ljust(_NAME.stop - _NAME.start, b"\0")
     beat()
 
 

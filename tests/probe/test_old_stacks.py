@@ -112,7 +112,7 @@ def test_reward_functions_are_announced_one_by_one_where_no_method_calls_them():
     heartbeat.watch_trainer(trainer)
     function, method, third = trainer.reward_funcs
     assert function(["a"]) == method(["a"]) == ["reward call", "a"] and third is model
-    assert method.__name__ == "score" and heartbeat._state.phases == []
+    assert method.__name__ == "score" and heartbeat._state.phases == [""]
 
 
 @pytest.mark.parametrize(("variant", "prepares"), [("GRPOConfig", False), ("SFTConfig", True)])
