@@ -81,10 +81,7 @@ def _append(name, row):
     if not ours():
         name = _own(name)
         os.makedirs(os.path.join(_state["folder"], "children"), 0o700, exist_ok=True)
-    line = json.dumps(row)
-    if redact.holds_known(line):
-        line = json.dumps(redact.scrub_texts(row))
-    _write(name, (line + "\n").encode())
+    _write(name, (json.dumps(redact.mask(row)) + "\n").encode())
 
 
 def _write(name, lines):

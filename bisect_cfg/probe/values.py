@@ -22,7 +22,7 @@ def encode(value, name=""):
         redact.know(value)
         return {"$secret": redact.HIDDEN}
     if isinstance(value, str):
-        shown = redact.scrub_value(value)
+        shown = redact.scrub(value)
         return value if shown == value else {"$secret": shown}
     if value is None or isinstance(value, bool):
         return value

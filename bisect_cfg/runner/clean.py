@@ -21,14 +21,15 @@ the disk."""
 
 
 def clean_folder(folder: Path) -> None:
-    """Shorten the log of the run in `folder`, take secrets out of it and the traces, and models out of its output.
+    """Shorten the log of the run in `folder`, take secrets out of it, of its configuration and of the traces, and
+    models out of its output.
 
     The probe masks the secrets that it knows, so events are hardly ever rewritten. Nothing is raised: on a full disk a
     text that cannot be rewritten is emptied instead.
     """
     shorten(folder / "log.txt")
-    for name in ("log.txt", STACKS_FILE):
-        _rewrite(folder / name, redact.scrub_log)
+    for path in (folder / "log.txt", folder / STACKS_FILE, *folder.glob("config.*")):
+        _rewrite(path, redact.scrub)
     for path in (folder / EVENTS_FILE, *folder.glob("children/*.jsonl")):
         _rewrite(path, _scrub_rows)
     with contextlib.suppress(OSError):
@@ -38,14 +39,16 @@ def clean_folder(folder: Path) -> None:
 
 def _scrub_rows(text: str) -> str:
     """Lines of JSON without the secrets in their texts; they stay JSON."""
-    return "\n".join(_scrub_row(line) if redact.holds_known(line) else line for line in text.split("\n"))
+    return "\n".join(map(_scrub_row, text.split("\n")))
 
 
 def _scrub_row(line: str) -> str:
     try:
-        return json.dumps(redact.scrub_texts(json.loads(line)))
+        row = json.loads(line)
+        masked = redact.mask(row)
+        return line if masked == row else json.dumps(masked)
     except (ValueError, RecursionError):
-        return redact.scrub_value(line)
+        return redact.scrub(line)
 
 
 def _rewrite(path: Path, change: Callable[[str], str]) -> None:

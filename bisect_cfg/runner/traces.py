@@ -38,7 +38,7 @@ from bisect_cfg.probe.protocol import (
     TrainBegin,
     TrainerBuilt,
 )
-from bisect_cfg.probe.redact import holds_known, scrub, scrub_texts
+from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.runner.verdict import Metrics
 
 T = TypeVar("T")
@@ -104,11 +104,9 @@ class Tail(Generic[T]):
         """Read what was added; whether there was a complete line."""
         lines = self._file.read(b"\n")[0].split(b"\n")[:-1]
         for line in lines:
-            secret = holds_known(line.decode("utf-8", "replace"))  # the probe masks what it knows, others do not
             # A full disk cuts a line short, and others may write here: the remaining lines still count.
             with contextlib.suppress(ValueError, TypeError, RecursionError):
-                found = json.loads(line)
-                row = self._read_row(scrub_texts(found) if secret else found)
+                row = self._read_row(mask(json.loads(line)))  # the probe masks what it knows, others do not
                 if row is not None:
                     self.rows.append(row)
         return bool(lines)

@@ -174,7 +174,6 @@ def test_an_event_that_others_wrote_is_masked_as_it_is_read_and_then_in_its_file
     path.write_text(path.read_text() + FLAG)  # a full disk has cut a line short
     clean_folder(tmp_path)
     assert FLAG not in path.read_text()
-    assert not redact.holds_known('{"event": "started"}')
 
 
 def test_the_log_of_a_server_is_kept_without_secrets(tool):
