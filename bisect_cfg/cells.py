@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bisect_cfg.common.files import load_json, read_text
 from bisect_cfg.probe.redact import scrub
 
 SUFFIX = ".ipynb"
@@ -47,7 +48,7 @@ def code_cells(text: str) -> list[str]:
         ValueError: it is none.
     """
     try:
-        sources = [_source(cell) for cell in _code_in(json.loads(text))]
+        sources = [_source(cell) for cell in _code_in(load_json(text))]
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except (TypeError, KeyError, AttributeError) as error:
@@ -75,7 +76,7 @@ def place_of(path: str | Path, line: int) -> CellLine | None:
     if not is_made(path):
         return None
     try:
-        return place_in(path.read_text(encoding="utf-8"), line, path)
+        return place_in(read_text(path), line, path)
     except (OSError, ValueError):
         return None
 

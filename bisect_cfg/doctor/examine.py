@@ -8,7 +8,6 @@ that is `bisect_cfg.probe.dry_run`. Whether the GPUs compute what they should.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -19,10 +18,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import msgspec
-
 from bisect_cfg.cells import SUFFIX
 from bisect_cfg.common.failures.signals import signal_name
+from bisect_cfg.common.files import convert, load_json, read_text
 from bisect_cfg.common.fingerprint import fingerprint, loaded_cublas, with_loaded_cublas
 from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.doctor import gpu, mismatches
@@ -129,16 +127,16 @@ def read_recorded(path: str) -> tuple[Fingerprint, JsonObject | None]:
     """An environment, and a configuration if there is one, from a file: what --json printed, a study's result.json, or
     a bare fingerprint."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not JSON"
+        content = load_json(read_text(path))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"it is not JSON ({error})"
         raise InputError(f"{path} cannot be read: {why}.", RECORDED) from None
     environment = content.get("environment", content) if isinstance(content, dict) else None
     if not isinstance(environment, dict) or not {"packages", "gpus", "cublas", "python"} & set(environment):
         raise InputError(f"{path} holds no environment.", RECORDED)
     try:
-        msgspec.convert(environment, Fingerprint)
-    except msgspec.ValidationError as error:
+        convert(environment, Fingerprint)
+    except ValueError as error:
         raise InputError(f"{path}: the environment is not as doctor --json writes it: {error}.", RECORDED) from None
     environment |= {"rank": environment.get("rank", Path(path).stem), "host": environment.get("host", path)}
     configuration = content.get("configuration") if "environment" in content else None

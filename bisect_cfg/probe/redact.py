@@ -226,7 +226,7 @@ _NAME_BEFORE = re.compile(r"[A-Za-z0-9_.-]*\Z")
 _NAME_AFTER = re.compile(r"[A-Za-z0-9_-]*")
 _QUOTED = r"""[bBrRuUfF]{0,2}(?P<mark>["'`])(?P<quoted>(?:\\.|(?!(?P=mark))[^\\\n])*)"""
 _BARE = r"""(?P<bare>[^\s"'`<>()\[\]{},;&|][^\s"'`<>|│]{0,8000})"""
-_LIST = r"(?P<list>[\[(][^\n\])]{0,400}[\])])"
+_LIST = r"(?P<list>[\[({][^\n\])}]{0,400}[\])}])"
 _BLOCK = r"[|>][+-]?[^\S\n]*\n[^\S\n]+(?P<block>[^\n]+(?:\n[^\S\n]+[^\n]+)*)"  # of YAML
 _NEXT = re.compile(r"""[,;&)\]}]\s?["']?[\w.-]{1,60}["']?\s?[=:]""")  # what comes after a bare value without a blank
 # What stands between a name and its value, and the value.
@@ -235,8 +235,8 @@ _ASSIGNED = re.compile(
     rf"(?:{_QUOTED}|{_LIST}|{_BLOCK}|{_BARE})"
 )
 _APART = re.compile(  # PASSWORD<tab>X, "--token", "X", ("password", "X"), is X, name: X / value: Y
-    rf"""(?:\t[^\S\n]*|[ ]{{2,}}|(?P<flag>[ ]|["'],\s*(?=["']))|(?P<says>\s(?:is|was|to)\s)"""
-    rf"""|["']?[,\n]\s*["']?value["']?\s*:\s*)(?:{_QUOTED}|{_BARE})"""
+    rf"""(?:\t[^\S\n]*|[ ]{{2,}}|["']?[,\n]\s*["']?value["']?\s*:\s*|(?P<says>\s(?:is|was|to)\s)"""
+    rf"""|(?P<flag>[ ]|["'],\s*(?=["'])))(?:{_QUOTED}|{_BARE})"""
 )
 _ELEMENT = re.compile(r"[^<>\n]{0,80}>\s*(?P<bare>[^<>]+)</")  # <password>X</password>
 _HEADER = re.compile(r"""["']?\s*[:=,]\s*["']?(?P<bare>[^"'\n]+)""")

@@ -13,7 +13,9 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NotRequired, Required, TypedDict
 
+from bisect_cfg.common.files import convert, load_json, read_text
 from bisect_cfg.configuration import Purpose, Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, digest
@@ -45,6 +47,91 @@ NO_METRICS = frozenset({"time", "step", "training"})
 
 Levels = Mapping[str, tuple[Value, Value]]
 """Factor -> its good and its bad value."""
+
+
+class _Levels(TypedDict):
+    good: Any
+    bad: Any
+
+
+class _Claim(TypedDict, total=False):
+    subset: list[str]
+    seen: Required[int]
+    runs: Required[int]
+    trials: Required[list[int]]
+
+
+class _Evidence(TypedDict):
+    fails: _Claim
+    passes_without: dict[str, _Claim]
+
+
+class _Cause(TypedDict):
+    parameters: dict[str, _Levels]
+    companions: NotRequired[list[str]]
+    evidence: _Evidence
+
+
+class _Row(TypedDict, total=False):
+    number: Required[int]
+    outcome: Required[str]
+    purpose: Required[str]
+    values: JsonObject
+    reason: str
+    remarks: list[str]
+    signature: str | None
+    step: float | None
+    seconds: float | None
+    folder: str
+    suspicion: dict[str, float] | None
+
+
+class _Target(TypedDict):
+    script: str
+    arguments: list[str]
+    command: NotRequired[str]
+
+
+class _Failure(TypedDict, total=False):
+    kind: Required[str]
+    message: str
+    step: float | None
+
+
+class _Recommendation(TypedDict, total=False):
+    configuration: JsonObject
+    changes: dict[str, JsonObject]
+    edits: list[JsonObject]
+    diff: str
+    alternatives: list[JsonObject]
+    unplaced: list[JsonObject]
+
+
+class _Answer(TypedDict, total=False):
+    """The form of result.json, as far as what is shown rests on it."""
+
+    status: Required[str]
+    target: Required[_Target]
+    trials: Required[list[_Row]]
+    complete: bool | None
+    failure: _Failure | None
+    where: JsonObject | None
+    rows: JsonObject | None
+    placement: JsonObject | None
+    causes: list[_Cause]
+    not_varied: dict[str, str]
+    corrections: list[JsonObject]
+    masking: list[JsonObject]
+    reproduction: JsonObject
+    recommendation: _Recommendation | None
+    known_issue: JsonObject | None
+    environment: JsonObject
+    notes: list[str]
+    warnings: list[JsonObject]
+    seconds: float | None
+    horizon: int | None
+    start: str | None
+    said: list[Any]
 
 
 @dataclass(frozen=True)
@@ -137,9 +224,8 @@ def read(folder: Path, storage: str | None = None) -> Recorded:
     check_entries(folder)
     state = read_state(folder)
     try:
-        result = json.loads((folder / "result.json").read_text("utf-8"))
-        if not _is_an_answer(result):
-            raise ValueError("it is no answer of a study")
+        result = load_json(read_text(folder / "result.json"))
+        convert(result, _Answer)
     except (FileNotFoundError, NotADirectoryError):
         result = None
     except (OSError, ValueError) as error:
@@ -188,22 +274,6 @@ def _failure_of(folder: Path, name: str) -> JsonObject | None:
         run = load_run(folder, name)
         return None if run is None else failure_of(run)
     return None
-
-
-def _is_an_answer(result: object) -> bool:
-    """Whether something has the form of result.json, as far as all that is shown rests on it."""
-    if not isinstance(result, dict) or not isinstance(result.get("status"), str):
-        return False
-    known = all(value is None or isinstance(result.get(key, value), type(value)) for key, value in EMPTY.items())
-    target, trials = result.get("target"), result.get("trials")
-    named = isinstance(target, dict) and isinstance(target.get("script"), str)
-    return (
-        known
-        and named
-        and isinstance(target.get("arguments"), list)
-        and isinstance(trials, list)
-        and all(isinstance(row, dict) and {"number", "outcome", "purpose"} <= row.keys() for row in trials)
-    )
 
 
 def _without_answer(rows: list[JsonObject], working: bool, begun: bool) -> tuple[str, str]:

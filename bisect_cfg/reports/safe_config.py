@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from bisect_cfg.common.files import load_yaml, read_text
 from bisect_cfg.common.name import Name
 from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.probe.redact import mask, scrub
@@ -46,7 +47,7 @@ def own_config(
     path = _configuring(files, edits, fields)
     if path is None:
         return None
-    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    data = load_yaml(read_text(path))
     secret = list(dict.fromkeys(name for name, value in _items(data) if _holds_secret(name, value)))
     here = {name for edit in edits.edits if edit.path in (None, path) for name in edit.names}
     made = own_yaml(path, [change for change in changes if change.name in here], fields, secret)
@@ -71,8 +72,8 @@ def _configuring(files: Sequence[Path], edits: Edits, fields: Collection[str]) -
         if path.suffix not in YAML:
             continue
         try:
-            data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError):
+            data = load_yaml(read_text(path))
+        except (OSError, ValueError):
             continue
         held[path] = sum(name in fields for name, _ in _items(data)) if isinstance(data, dict) else 0
     changed = [path for path in held if path in edits.after]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, NotRequired, TypedDict
 
 import msgspec
 
+from bisect_cfg.common.files import read_schema
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.probe.redact import mask
@@ -107,10 +107,10 @@ def read_state(folder: Path) -> State | None:
         InputError: it cannot be read, or is not ours.
     """
     try:
-        return msgspec.convert(json.loads((folder / STATE_FILE).read_text()), State)
+        return read_schema(folder / STATE_FILE, State)
     except (FileNotFoundError, NotADirectoryError):
         pass
-    except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(
             f"{folder / STATE_FILE} cannot be read: {error}.", "Name another folder with --study, or remove it."
         ) from None

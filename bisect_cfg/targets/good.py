@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 
-import yaml
-
+from bisect_cfg.common.files import Trap, load_toml, load_yaml, read_text
 from bisect_cfg.common.name import SPACES, Name
 from bisect_cfg.common.numbers import number_of
 from bisect_cfg.configuration import Configuration, Value
@@ -100,10 +99,10 @@ def parse_value(text: str) -> Value:
     if number is not None or stripped.lower() in _NOTHING:
         return number
     try:
-        return _load(stripped) if stripped else ""
-    except yaml.constructor.ConstructorError as error:
-        raise InputError(f"{error.problem}.", "Write a number, a string, true, false or null.") from None
-    except (yaml.YAMLError, ValueError):
+        return load_yaml(stripped, numbers=True) if stripped else ""
+    except Trap as error:
+        raise InputError(f"{error}.", "Write a number, a string, true, false or null.") from None
+    except ValueError:
         return text
 
 
@@ -156,44 +155,6 @@ def _of_text(name: str, text: str, read: Callable[[str], Value]) -> Value:
 # -------------------------------------------------------------------------------------------------------------- files
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML as settings need it: of JSON's kinds only, ``1e-6`` a number as in YAML 1.2, no name twice, names are texts,
-    nothing contains itself."""
-
-    yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-    yaml_constructors = {
-        tag: constructor
-        for tag, constructor in yaml.SafeLoader.yaml_constructors.items()
-        if tag is None or tag.rpartition(":")[2] not in ("timestamp", "binary", "set", "omap", "pairs")
-    }
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, object]:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = next((name for name in names if names.count(name) > 1 and name != "<<"), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice} comes twice", node.start_mark)
-        return {str(key): value for key, value in super().construct_mapping(node, deep=True).items()}
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _Loader.construct_mapping)
-_Loader.add_constructor("tag:yaml.org,2002:seq", lambda loader, node: loader.construct_sequence(node, deep=True))
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-
-
-def _load(text: str) -> Value:
-    try:
-        return yaml.load(text, _Loader)
-    except RecursionError:
-        raise yaml.YAMLError("it is nested too deeply") from None
-
-
 def read_good_file(path: Path) -> dict[str, Value]:
     """Read a good side: names and values in YAML, JSON or TOML; or a file of accelerate's, for settings of the launch.
 
@@ -217,26 +178,13 @@ def read_config_file(path: Path) -> dict[str, Value]:
     Raises:
         InputError: it cannot be read, or holds no names and values.
     """
-    if path.suffix != ".toml":
-        return _read_mapping(path)
+    kind, load = ("TOML", load_toml) if path.suffix == ".toml" else ("YAML", partial(load_yaml, numbers=True))
     try:
-        return json.loads(json.dumps(tomllib.loads(path.read_text(encoding="utf-8")), default=str))  # dates are texts
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read: {error}.") from None
-
-
-def _read_mapping(path: Path) -> dict[str, Value]:
-    try:
-        content = _load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}.") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1})" if mark else ""
-        raise InputError(
-            f"{path} is not valid YAML{where}: {getattr(error, 'problem', error)}.",
-            "It should hold one `name: value` a line.",
-        ) from None
+        content = load(read_text(path))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not valid {kind}: {error}.", "It should hold one `name: value` a line.") from None
     if not isinstance(content, dict | None):
         raise InputError(f"{path} does not hold names and values.", "It should hold one `name: value` a line.")
     return content or {}

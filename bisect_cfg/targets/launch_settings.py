@@ -12,12 +12,12 @@ A DeepSpeed file (JSON) is named by one of these variables, or by the training a
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bisect_cfg.common.files import load_json, read_text
 from bisect_cfg.configuration import Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.targets.interpreters import said_by
@@ -178,8 +178,8 @@ def launch_settings(content: Mapping[str, Value], folder: Path) -> dict[str, Val
 
 def _read_deepspeed_file(path: Path) -> dict[str, Value]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = load_json(read_text(path))
+    except (OSError, ValueError) as error:
         raise InputError(f"The DeepSpeed file {path} cannot be read: {error}.") from None
     if not isinstance(content, dict):
         raise InputError(f"The DeepSpeed file {path} does not hold names and values.")

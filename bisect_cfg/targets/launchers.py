@@ -20,8 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
+from bisect_cfg.common.files import load_yaml, read_text
 from bisect_cfg.errors import InputError
 from bisect_cfg.targets.interpreters import PYTHON, named_by, said_by
 
@@ -334,8 +333,8 @@ def _on_one_machine(launch: Launch) -> Launch:
 def _machines_in(path: str) -> str | None:
     """How many machines accelerate's file asks for; None if it does not say, or accelerate will refuse it."""
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        content = load_yaml(read_text(path))
+    except (OSError, ValueError):
         return None
     number = content.get("num_machines") if isinstance(content, dict) else None
     return None if number is None else str(number)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bisect_cfg.cells import MARK, code_cells
+from bisect_cfg.common.files import read_text
 from bisect_cfg.errors import InputError
 
 _LANGUAGES = ("python", "python3", "ipython", "ipython3")
@@ -73,7 +74,7 @@ def read_notebook(path: Path) -> list[str]:
         InputError: it is none, or none in Python, or has no code.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path, "utf-8-sig")
         cells, told = code_cells(text), json.loads(text).get("metadata") or {}
         language = told.get("language_info", {}).get("name") or told.get("kernelspec", {}).get("language") or "python"
     except OSError as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from bisect_cfg.common.files import load_toml, read_text
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 
@@ -157,8 +157,8 @@ def read_packages(path: Path, installed: Installed) -> dict[str, str]:
         InputError: there is no such file, it is none of these, or it does not say which version.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        locked = tomllib.loads(text) if path.suffix in (".lock", ".toml") else None
+        text = read_text(path, "utf-8-sig")
+        locked = load_toml(text) if path.suffix in (".lock", ".toml") else None
     except (OSError, ValueError) as error:
         why = "it is not a text file" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
         raise InputError(

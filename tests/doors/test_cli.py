@@ -317,7 +317,7 @@ def test_text_for_a_number(tool):
 def test_good_yaml_that_is_no_yaml(tool):
     script(tool.folder)
     (tool.folder / "good.yaml").write_text("a: [1\nb: 2\n")
-    assert_clear(tool("bisect", "."), "good.yaml is not valid YAML (line 2)")
+    assert_clear(tool("bisect", "."), "good.yaml is not valid YAML: line 2")
 
 
 def test_good_yaml_that_is_a_list(tool):

@@ -11,6 +11,7 @@ from pathlib import Path
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from bisect_cfg.common.files import load_toml
 from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.recommend.edits._place import Change, Occurrence, plain, same
 
@@ -24,7 +25,7 @@ _ELSE = "\0"
 def read(path: Path, text: str) -> Value:
     """The content of a file that configures a run; None if it is no TOML."""
     try:
-        return tomllib.loads(text)
+        return load_toml(text)
     except ValueError:
         return None
 

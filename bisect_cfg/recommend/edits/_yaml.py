@@ -16,6 +16,7 @@ from pathlib import Path
 
 import yaml
 
+from bisect_cfg.common.files import load_json, load_yaml
 from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.recommend.edits._place import Change, Occurrence, plain, same, splice, whole_lines, without_item
 
@@ -48,8 +49,8 @@ def read(path: Path, text: str) -> Value:
         What it holds; None if it holds nothing, or is not what its name says.
     """
     try:
-        return json.loads(text) if _is_json(path) else yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return load_json(text) if _is_json(path) else load_yaml(text)
+    except ValueError:
         return None
 
 
