@@ -86,12 +86,12 @@ def load_toml(text: str) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from None
 
 
-def load_yaml(text: str, numbers: bool = False) -> Any:
-    """What a YAML text holds, of the kinds that JSON has: a date is its text, names are texts and come once.
+def load_yaml(text: str, settings: bool = False) -> Any:
+    """What a YAML text holds, of the kinds that JSON has: a date is its text, and names are texts.
 
     Args:
         text: of one document.
-        numbers: whether ``1e-6`` is a number, as YAML 1.2 has it.
+        settings: whether a person wrote it for us: ``1e-6`` is a number, as YAML 1.2 has it, and a name comes once.
 
     Raises:
         ValueError: it is none (with the line, if that is known), or holds what cannot be used.
@@ -99,7 +99,7 @@ def load_yaml(text: str, numbers: bool = False) -> Any:
     import yaml
 
     try:
-        loader = _loader(numbers)(text)
+        loader = _loader(settings)(text)
         node = loader.get_single_node()
         if node is None:
             return None
@@ -118,7 +118,7 @@ def load_yaml(text: str, numbers: bool = False) -> Any:
 
 
 @cache
-def _loader(numbers: bool) -> type:
+def _loader(settings: bool) -> type:
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -134,12 +134,12 @@ def _loader(numbers: bool) -> type:
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, object]:
             names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
-            if len(set(names)) < len(names):
+            if settings and len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise yaml.constructor.ConstructorError(None, None, f"{twice} comes twice", node.start_mark)
             return {str(key): value for key, value in super().construct_mapping(node, deep=True).items()}
 
-    if numbers:
+    if settings:
         Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
     return Loader
 

@@ -99,7 +99,7 @@ def parse_value(text: str) -> Value:
     if number is not None or stripped.lower() in _NOTHING:
         return number
     try:
-        return load_yaml(stripped, numbers=True) if stripped else ""
+        return load_yaml(stripped, settings=True) if stripped else ""
     except Trap as error:
         raise InputError(f"{error}.", "Write a number, a string, true, false or null.") from None
     except ValueError:
@@ -178,7 +178,7 @@ def read_config_file(path: Path) -> dict[str, Value]:
     Raises:
         InputError: it cannot be read, or holds no names and values.
     """
-    kind, load = ("TOML", load_toml) if path.suffix == ".toml" else ("YAML", partial(load_yaml, numbers=True))
+    kind, load = ("TOML", load_toml) if path.suffix == ".toml" else ("YAML", partial(load_yaml, settings=True))
     try:
         content = load(read_text(path))
     except OSError as error:

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,7 @@ LEVELS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 
 
 @pytest.mark.parametrize(("load", "text"), [
-    (load_yaml, text) for text in (
+    (partial(load_yaml, settings=True), text) for text in (
         LEVELS, "!!bool 5", "!!int x", "!!timestamp 5", '"\\ud800"', "&a [*a]", "[" * 3000, "a: 1\na: 2", "{" * 2000,
         "!!python/object:os.system x", "? [1]\n: 2", "%YAML 9\n--- x", "---\na\n---\nb", "\t- x", "!!binary a", "\x00",
     )
