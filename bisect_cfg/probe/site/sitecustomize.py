@@ -1,7 +1,8 @@
 """Loaded by the interpreter at start-up because the tool put this folder on ``PYTHONPATH``. See the package above.
 
 In the first process of a run the whole probe is loaded at once. A process that the run has started (``children``) loads
-it when one of the libraries is looked for: most have nothing to do with them, and are as they would be without us.
+it when one of the libraries or of the parsers is looked for (a script may parse its flags before it imports what takes
+long): most have nothing to do with them, and are as they would be without us.
 """
 
 import os
@@ -9,6 +10,7 @@ import sys
 
 _LIBRARIES = (
     "torch", "transformers", "trl", "peft", "accelerate", "huggingface_hub", "vllm", "datasets", "safetensors",
+    "argparse", "click", "typer", "hydra", "omegaconf",
 )  # fmt: skip
 
 
