@@ -12,15 +12,15 @@ from . import (
     library_objects,
     own_settings,
     protocol,
+    ranks,
     record,
     redact,
     serve,
     side_effects,
     sources,
     training,
-    world,
 )
-from .held import faulthandler, gc, json, open, os
+from .standard_library import faulthandler, gc, json, open, os
 
 # Until a trial forks, even `torch.cuda.is_available()` must not initialise CUDA; imports call it.
 _NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -42,7 +42,7 @@ def start(path):
 
     library_objects.install()
     own_settings.install()
-    world.install()
+    ranks.install()
     heartbeat.install(training.HEAVY)
     training.install()
     side_effects.install()
@@ -75,8 +75,8 @@ def start(path):
             os.environ[_NVML] = nvml_of_the_user
         serve.begin(told)
         _hand_down(told)
-        if world.several():
-            world.note()
+        if ranks.several():
+            ranks.note()
         serve.restore_threads(told.threads)
         _attach(record.folder())
 
@@ -123,13 +123,13 @@ def join():
         if training.engage is not None:
             training.engage = None
             if not _take_number():
-                world.note(words=world.words(), given=world.given())
+                ranks.note(words=ranks.words(), given=ranks.given())
             heartbeat.install(training.HEAVY)  # not before: other processes are left as they are
             instruments.begin(orders.request.instruments, record.folder())
             _attach(record.folder())
 
     _engage_at_config(engage)
-    if world.several():  # a launcher has started it to train
+    if ranks.several():  # a launcher has started it to train
         record.claim()
         engage()
 
@@ -148,7 +148,7 @@ def _engage_at_config(engage):
 
 def _forked():
     """In a process that a run has forked: be ready for its getting a number."""
-    if record.folder() is None or world.several():
+    if record.folder() is None or ranks.several():
         return
 
     def engage():
@@ -165,11 +165,11 @@ def _forked():
 def _take_number():
     """Be one of several if this process was numbered after its start, by a launcher within the script (accelerate's
     `notebook_launcher`, `torch.multiprocessing`); whether it is."""
-    if not world.numbered():
+    if not ranks.numbered():
         return False
-    record.move(world.begin(record.trial()))
+    record.move(ranks.begin(record.trial()))
     record.claim()
-    world.note()  # nothing to launch it with: such a script starts its processes itself in every trial
+    ranks.note()  # nothing to launch it with: such a script starts its processes itself in every trial
     return True
 
 

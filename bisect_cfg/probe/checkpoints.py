@@ -12,8 +12,8 @@ DeepSpeed save is not known to work so: there are none then.
 
 import shutil
 
-from . import library_objects, origin, protocol, record, world
-from .held import math, open, os, time
+from . import library_objects, origin, protocol, ranks, record
+from .standard_library import math, open, os, time
 
 _ARGUMENTS_FILE = "training_args.bin"  # has the tokens of the user, and nobody needs it to go on
 
@@ -46,7 +46,7 @@ class Saver:
         self.trainer, self.orders = trainer, orders
         self.folder = os.path.join(record.trial(), protocol.CHECKPOINTS_FOLDER)
         self.several = (getattr(trainer.args, "world_size", 1) or 1) > 1
-        self.decides = not self.several or world.rank() == 0
+        self.decides = not self.several or ranks.rank() == 0
         self.planned = 0  # of several processes: the step at which all save
         self.given_up = False
         self.last = time.monotonic()
@@ -189,7 +189,7 @@ def _save(trainer, module, folder):
         finally:
             for name, value in before.items():
                 object.__setattr__(args, name, value)
-    if world.rank():
+    if ranks.rank():
         return
     path = os.path.join(folder, f"checkpoint-{trainer.state.global_step}")
     if os.path.exists(os.path.join(path, _ARGUMENTS_FILE)):

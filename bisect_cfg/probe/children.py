@@ -20,7 +20,7 @@ import os as _os  # in which we change what a script uses
 import sys
 import time
 
-os = type(sys)("os")  # and what we use ourselves: as it was before the script, see `held`
+os = type(sys)("os")  # and what we use ourselves: as it was before the script, see `standard_library`
 vars(os).update(vars(_os))
 open, sleep = open, time.sleep
 
@@ -38,7 +38,7 @@ class _State:
     value = None  # of BISECT_CFG_PROBE for what is started from here
     root = None  # process id of the run's first process
     folder = None  # of the trial (of the server, before it forks one)
-    place = None  # where this process's own traces go, if it is one of several that train together (see `world`)
+    place = None  # where this process's own traces go, if it is one of several that train together (see `ranks`)
     joined = False  # whether this process, or the one it is a fork of, was started anew and not forked
     followed = True  # whether a tool follows the run and ends it
     answered = None  # the mapping

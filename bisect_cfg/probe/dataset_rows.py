@@ -8,7 +8,7 @@ A step of TRL's trainers that uses completions again takes the rows that these w
 """
 
 from . import protocol, record
-from .held import math
+from .standard_library import math
 from .wrap import around
 
 # The column that the model is given; of a dataset without it all text counts.

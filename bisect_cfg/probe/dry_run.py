@@ -12,9 +12,9 @@ first meet: no data and no model has been loaded eight times over.
 import socket
 import sys
 
-from . import children, library_objects, protocol, record, side_effects, sources, training, world, wrap
-from .held import os
+from . import children, library_objects, protocol, ranks, record, side_effects, sources, training, wrap
 from .imports import when_imported
+from .standard_library import os
 
 
 class _State:
@@ -39,7 +39,7 @@ def start(orders):
 
     def excepthook(kind, error, trace):
         # A script may die before it has built anything. A launcher dies as well then, and says nothing new.
-        if record.folder() is not None or not orders.launched or world.number(world.RANK, None) is not None:
+        if record.folder() is not None or not orders.launched or ranks.number(ranks.RANK, None) is not None:
             _arrive()
             training.record_exception(error, trace, phase="before training", final=training.nothing_left())
         previous(kind, error, trace)
@@ -51,7 +51,7 @@ def _arrive():
     """The first time: open this rank's folder, say where it runs, leave no trace in the environment."""
     if record.folder() is not None:
         return
-    rank, state.world = world.number(world.RANK, 0), world.number(world.WORLD, 1)
+    rank, state.world = ranks.number(ranks.RANK, 0), ranks.number(ranks.WORLD, 1)
     folder = os.path.join(state.orders.folder, f"rank-{rank}")
     os.makedirs(folder, exist_ok=True)
     record.open_folder(folder)
@@ -60,7 +60,7 @@ def _arrive():
 
     found = {**machine.installed(), **machine.machine()}
     found["loaded_cublas"] = machine.loaded_cublas() if "torch" in sys.modules else None
-    local_rank = world.number(("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), 0)
+    local_rank = ranks.number(("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), 0)
     record.event(protocol.Arrived(found, state.world, rank, local_rank, socket.gethostname()))
 
 

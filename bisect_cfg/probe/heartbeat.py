@@ -19,7 +19,7 @@ so it is taken away before the first compilation, and forward passes are no long
 import types
 
 from . import imports, protocol, wrap
-from .held import functools, mmap, os, threading
+from .standard_library import functools, mmap, os, threading
 
 _SIZE, _NAME = protocol.HEARTBEAT_SIZE, protocol.HEARTBEAT_NAME
 

@@ -11,7 +11,7 @@ that trains is heard, not its children, nor libraries that open files without Py
 import sys
 
 from . import protocol, record
-from .held import os
+from .standard_library import os
 
 # A script that opens more than this walks through a data set, whose files are then not told apart. Of modules there may
 # be more: a library that is being developed beside the script has hundreds.

@@ -17,7 +17,7 @@ import subprocess
 import sys
 
 from . import model_placement, protocol, record
-from .held import _getframe, faulthandler, json, os, signal
+from .standard_library import _getframe, faulthandler, json, os, signal
 
 FATAL = (signal.SIGFPE, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
 

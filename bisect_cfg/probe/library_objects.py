@@ -20,8 +20,8 @@ import contextlib
 import sys
 
 from . import protocol, record, redact, side_effects, sources, values, wrap
-from .held import _getframe, dataclasses, re
 from .imports import when_imported
+from .standard_library import _getframe, dataclasses, re
 
 # Settings of `from_pretrained` that are captured, old name -> today's name.
 _LOAD_NAMES = {"dtype": "dtype", "torch_dtype": "dtype", "attn_implementation": "attn_implementation"}

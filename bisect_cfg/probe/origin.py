@@ -31,7 +31,7 @@ import sys
 import warnings
 
 from . import model_placement, protocol, record
-from .held import json, math, os
+from .standard_library import json, math, os
 from .wrap import around
 
 REFERENCE_FILE = "reference.pt"

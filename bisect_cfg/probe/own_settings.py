@@ -21,9 +21,9 @@ import contextlib
 import sys
 
 from . import protocol, record, sources, values, wrap
-from .held import _getframe, dataclasses, os, re
 from .imports import when_imported
 from .library_objects import field_defaults
+from .standard_library import _getframe, dataclasses, os, re
 
 # Modules of parsers: whoever calls them is the one who asks.
 _PARSERS = ("argparse", "click", "typer", "rich_click", "simple_parsing", "jsonargparse", "tap")

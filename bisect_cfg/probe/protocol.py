@@ -770,7 +770,7 @@ class ScriptEnd(Event, tag="script_end"):
 @dataclass(frozen=True)
 class Over(Event, tag="over"):
     """The training, in a process that the script started, has ended with this code; of several, this one. Written by
-    `children` and `world`, and by the tool where only it knows."""
+    `children` and `ranks`, and by the tool where only it knows."""
 
     code: int
     pid: int = 0

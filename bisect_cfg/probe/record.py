@@ -10,14 +10,14 @@ their process id.
 """
 
 from . import children, protocol, redact
-from .held import json, open, os, time
+from .standard_library import json, open, os, time
 
 _state = {"folder": None, "trial": None, "start": time.time(), "process": None, "first": None}
 
 
 def open_folder(folder, first=True, trial=None):
     """Direct all further lines to `folder`; `first` says whether this is the first process of the run, `trial` names
-    the trial's folder, if it is another (see `world`)."""
+    the trial's folder, if it is another (see `ranks`)."""
     _state["folder"] = folder
     _state["trial"] = trial or folder
     _state["start"] = time.time()

@@ -17,7 +17,7 @@ Used on both sides of the process border. The probe encodes a setting that is se
 
 import bisect
 
-from .held import functools, json, open, os, re
+from .standard_library import functools, json, open, os, re
 
 HIDDEN = "***"
 

@@ -12,8 +12,8 @@ trial, and the trial says nothing about these.
 """
 
 from . import origin, protocol, record, saves, wrap
-from .held import os
 from .imports import when_imported
+from .standard_library import os
 
 
 class _State:

@@ -16,8 +16,8 @@ import contextlib
 import inspect
 
 from . import children, wrap
-from .held import os, threading
 from .imports import when_imported
+from .standard_library import os, threading
 
 OUTPUT = "output"
 BEFORE = "saved-before"

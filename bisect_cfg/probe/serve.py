@@ -16,14 +16,14 @@ from . import (
     instruments,
     origin,
     protocol,
+    ranks,
     record,
     sources,
     training,
     validity,
-    world,
 )
-from .held import json, os, select, signal, threading, time, traceback
 from .imports import when_imported
+from .standard_library import json, os, select, signal, threading, time, traceback
 
 # Threads of these names do nothing that a forked child needs: tqdm's monitor only refreshes progress bars.
 _HARMLESS_THREADS = ("TMonitor", "tqdm_monitor")
@@ -294,7 +294,7 @@ class Server:
             os.dup2(nothing, 2)
             # What a launcher gave this process would make a config open a process group, and hold the port of every
             # trial to come.
-            for name in world.LAUNCHED:
+            for name in ranks.LAUNCHED:
                 os.environ.pop(name, None)
             try:
                 with os.fdopen(child_reads) as questions, os.fdopen(child_writes, "w") as answers:
@@ -322,8 +322,8 @@ def begin(request, first=True):
     `first` says whether it is the first process of the run, or one that this has started.
     """
     children.set_variables(request.env)
-    world.meet_at(request.port)
-    place = request.folder if first and not request.launched else world.begin(request.folder)
+    ranks.meet_at(request.port)
+    place = request.folder if first and not request.launched else ranks.begin(request.folder)
     record.open_folder(place, first, request.folder)
     input_files.begin(request.opened, first)
     if not request.heartbeat:

@@ -7,8 +7,8 @@ draws no random number.
 import sys
 
 from . import protocol, record, resuming, saves, wrap
-from .held import os
 from .imports import when_imported
+from .standard_library import os
 
 # Experiment trackers a script may start itself, past `report_to`; each variable is the tracker's own off switch.
 _TRACKERS_OFF = {

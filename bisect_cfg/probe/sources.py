@@ -6,7 +6,7 @@ the first, cold run finds out which one the trainer was given (`training`).
 """
 
 from . import protocol, record, values, wrap
-from .held import _getframe, os
+from .standard_library import _getframe, os
 
 DEFAULT = {"$default": True}
 """An ordered value that leaves the setting at its default, or out where it has none."""

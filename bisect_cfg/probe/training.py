@@ -22,16 +22,16 @@ from . import (
     model_placement,
     origin,
     protocol,
+    ranks,
     record,
     redact,
     resuming,
     sources,
     values,
-    world,
     wrap,
 )
-from .held import _getframe, math, os, threading, time, traceback
 from .imports import when_imported
+from .standard_library import _getframe, math, os, threading, time, traceback
 
 # How many steps a reproduction may go on after its weights became non-finite. The user's run would die of the
 # sampling error in the next step; some engines sample on, and then there is nothing more to wait for.
@@ -108,8 +108,8 @@ def finish(code):
     if not helper and record.folder() is not None and children.trainer() is not None:
         if children.trainer() != os.getpid():
             children.hold(code)  # a second training: the run goes on until that under study is over
-        if world.several():
-            world.over(code)
+        if ranks.several():
+            ranks.over(code)
         if children.state.root != os.getpid():
             children.over(code)  # else whoever started us would go on with what comes after training
     os._exit(code)
@@ -150,7 +150,7 @@ def _go_on(trainer):
     _training["active"] = None
     _note_completion(trainer)
     heartbeat.expect("")
-    if not world.several():  # another process of the run may be the one that trains next
+    if not ranks.several():  # another process of the run may be the one that trains next
         children.release()
     path = os.path.join(record.trial(), protocol.GO_ON_FILE.format(_training["number"]))
     while children.state.followed and not os.path.exists(path):

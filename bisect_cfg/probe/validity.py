@@ -6,7 +6,7 @@ import sys
 import warnings
 
 from . import library_objects, protocol, redact, side_effects, sources, values
-from .held import _getframe, functools, os, re
+from .standard_library import _getframe, functools, os, re
 
 
 def build(item):

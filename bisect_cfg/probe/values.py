@@ -10,7 +10,7 @@ script itself passed is taken.
 import enum
 
 from . import redact
-from .held import hashlib, json, math, re
+from .standard_library import hashlib, json, math, re
 
 # Longer descriptions of opaque objects help nobody and fill the study.
 _OPAQUE_LENGTH = 200

@@ -1,6 +1,6 @@
 """Functions of others with ours around them, and whose code a line of a stack is."""
 
-from .held import functools, os
+from .standard_library import functools, os
 
 # Packages whose settings are under study: an object that they build themselves is theirs, not the user's ...
 LIBRARIES = ("trl", "transformers", "peft", "accelerate")

@@ -20,8 +20,8 @@ from bisect_cfg.common.failures.health import Symptom
 from bisect_cfg.jsonfile import private
 from bisect_cfg.probe import protocol
 from bisect_cfg.probe.protocol import EVENTS_FILE, STACKS_FILE, Over, RankBegin
+from bisect_cfg.probe.ranks import FOLDER, LAUNCHED
 from bisect_cfg.probe.redact import HIDDEN, mask_arguments
-from bisect_cfg.probe.world import FOLDER, LAUNCHED
 from bisect_cfg.runner.processes import alive
 from bisect_cfg.runner.traces import Traces, fatal_signal, stack_frames
 from bisect_cfg.targets.launch_settings import given_to_each, shares_out

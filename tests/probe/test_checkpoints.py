@@ -41,7 +41,7 @@ def test_all_save_after_the_same_steps(first_comes_first, intake, before, fails_
     ):  # fmt: skip
         both = []
         for number in (0, 1):
-            with mock.patch.object(checkpoints.world, "rank", lambda number=number: number):
+            with mock.patch.object(checkpoints.ranks, "rank", lambda number=number: number):
                 both.append(a_process(number, CheckpointOrders(1 << 20, before)))
         for step, order in enumerate(first_comes_first, 1):
             now[0] += 1.0

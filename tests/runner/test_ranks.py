@@ -18,7 +18,7 @@ import pytest
 from tools import slow
 from toys import script
 
-from bisect_cfg.probe import world
+from bisect_cfg.probe import ranks as probe_ranks
 from bisect_cfg.probe.protocol import (
     NON_FINITE,
     NonFiniteParameters,
@@ -190,17 +190,17 @@ def test_what_a_launcher_within_a_script_must_not_find_imported():
 
 def test_a_process_has_the_number_that_it_has_in_the_group_that_the_script_has_opened(monkeypatch):
     """accelerate's `debug_launcher` sets WORLD_SIZE, and no RANK."""
-    for name in (*world.RANK, *world.WORLD):
+    for name in (*probe_ranks.RANK, *probe_ranks.WORLD):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
     told = {"is_available": True, "is_initialized": True, "get_rank": 1, "get_world_size": 2}
     group = SimpleNamespace(**{name: lambda value=value: value for name, value in told.items()})
     monkeypatch.setitem(sys.modules, "torch.distributed", group)
-    assert world.told() == (1, 2) and world.numbered()
+    assert probe_ranks.told() == (1, 2) and probe_ranks.numbered()
     monkeypatch.setattr(group, "is_initialized", lambda: False)
-    assert world.told() == (None, 2)
+    assert probe_ranks.told() == (None, 2)
     monkeypatch.setenv("RANK", "0")
-    assert world.told() == (0, 2)
+    assert probe_ranks.told() == (0, 2)
 
 
 def test_all_processes_are_watched_each_at_a_port_of_its_own(tool):

@@ -2,8 +2,8 @@
 
 Scripts and their libraries put functions of their own in the place of others' (``json.dumps = ...``, a frozen
 ``time.time``, a faked ``open``, gevent's ``threading``), and some take whole modules away. So the probe's modules use
-copies of these modules' names, made when the probe is loaded: ``from .held import json, os``. What a script is meant to
-see changed (``os.putenv``, ``sys.excepthook``) is changed in the modules themselves.
+copies of these modules' names, made when the probe is loaded: ``from .standard_library import json, os``. What a script
+is meant to see changed (``os.putenv``, ``sys.excepthook``) is changed in the modules themselves.
 """
 
 import dataclasses

@@ -12,8 +12,8 @@ the others for a while and then leaves by itself.
 import sys
 
 from . import children, protocol, record
-from .held import functools, os, time
 from .imports import when_imported
+from .standard_library import functools, os, time
 
 # How the launchers tell a process its number. The first that is set counts.
 RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
