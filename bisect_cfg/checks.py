@@ -1,4 +1,4 @@
-"""What can be said about the options before anything runs: an hour of training must not end in a typing mistake."""
+"""What can be said about the options before anything runs; names of settings the first run shows (`targets.good`)."""
 
 from __future__ import annotations
 
