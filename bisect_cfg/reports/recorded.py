@@ -224,7 +224,7 @@ def read(folder: Path, storage: str | None = None) -> Recorded:
     check_entries(folder)
     state = read_state(folder)
     try:
-        result = load_json(read_text(folder / "result.json"))
+        result = load_json(read_text(folder / "result.json"), ours=True)
         convert(result, _Answer)
     except (FileNotFoundError, NotADirectoryError):
         result = None

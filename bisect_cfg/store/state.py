@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NotRequired, TypedDict
 
 import msgspec
 
-from bisect_cfg.common.files import read_schema
+from bisect_cfg.common.files import load_json, read_schema
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.probe.redact import mask
@@ -107,7 +108,7 @@ def read_state(folder: Path) -> State | None:
         InputError: it cannot be read, or is not ours.
     """
     try:
-        return read_schema(folder / STATE_FILE, State)
+        return read_schema(folder / STATE_FILE, State, partial(load_json, ours=True))
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:

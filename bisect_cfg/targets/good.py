@@ -127,6 +127,8 @@ def parse_assignment(given: Assignment, option: str, read: Callable[[str], Value
             f"{option} {str(given)[:80]} is not of the form name=value.", f"For example {option} bf16=false."
         )
     name = str(Name.of(name.strip()))
+    if isinstance(value, float) and math.isnan(value):
+        raise InputError(f"{option} {name}: NaN is not a value that a run could have.", "Give a number.")
     if mask(value, name) != value:
         raise InputError(
             f"{option} {name} holds a secret, which the study would have to write down.",
@@ -137,8 +139,6 @@ def parse_assignment(given: Assignment, option: str, read: Callable[[str], Value
             value = _of_text(name, value, read)
         except InputError as error:
             raise InputError(f"{option} {given[:80]}: {error.message}", error.advice) from None
-    elif isinstance(value, float) and math.isnan(value):
-        raise InputError(f"{option} {name}: NaN is not a value that a run could have.", "Give a number.")
     return (named(name) if Name.of(name).space == "packages" else name), value
 
 

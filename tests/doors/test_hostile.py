@@ -64,7 +64,7 @@ def shell(tool: Tool, command: str, **options: object):
     (["--margin", "nan"], "--margin"), (["--ratio", "inf"], "--ratio"), (["--max-seconds", "1e400"], "--max-seconds"),
     (["--confidence", "nan"], "--confidence"), (["--trial-timeout", "NaN"], "--trial-timeout"),
     (["--good", "learning_rate=nan"], "NaN"), (["--good", "learning_rate=1e999"], "larger than a number"),
-    (["--good", "run_name=!!binary aGk="], "binary"), (["--good", "a=&a [*a]"], "recursive"),
+    (["--good", "run_name=!!binary aGk="], "binary"), (["--good", "a=&a [*a]"], "contains itself"),
     (["--good", "beta=1", "--good", "beta=0.5"], "beta twice"),
     (["--pin", "output_dir=x"], "--pin output_dir"), (["--pin", "hub_model_id=x"], "--pin hub_model_id"),
     (["--pin", "beta=1", "--pin", "args.beta=2"], "beta twice"),

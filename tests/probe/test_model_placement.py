@@ -42,7 +42,7 @@ def test_trl_trains_in_a_notebook_and_its_models_are_told(warm, tmp_path: Path) 
         tmp_path,
         "#@title Install\n%%capture\n!pip install -q trl",
         "import os\nos.environ['WANDB_PROJECT'] = 'grpo'\nimport toy\nfrom trl import GRPOConfig",
-        "async def load():\n    return toy.data()\ndataset = await load()\nlen(dataset)",
+        "dataset = toy.data()\nlen(dataset)",
         f"args = GRPOConfig(\n    output_dir='out', beta=0.1,\n    {toys.settings()},\n)",
         "calls = 0\ndef reward(completions, **kwargs):\n    global calls\n    calls += 1\n    if calls == 3:\n"
         "        raise ValueError('the third')\n    return toy.reward(completions)",

@@ -8,6 +8,8 @@ import functools
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,12 +113,11 @@ def script(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def saved_model(warm, script, tmp_path_factory) -> str:
+def saved_model(script, tmp_path_factory) -> str:
     """A folder with a model, which TRL loads again as the reference."""
     folder = tmp_path_factory.mktemp("model")
-    saving = script.with_name("save.py")
-    saving.write_text(f"import toy; toy.saved_model({str(folder)!r})")
-    warm.run(saving)
+    saving = f"import toy; toy.saved_model({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", saving], cwd=script.parent, check=True)
     return str(folder)
 
 
