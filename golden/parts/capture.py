@@ -130,7 +130,11 @@ def captured(words: list[str], options: Options, folder: Path, made: str) -> dic
         settings = study.settings
     finally:
         runner.site.close()
-    factors = [{**vars(factor), "full": Name.of(factor.name).full} for factor in settings.varied]
+    told = ("name", "kind", "good", "bad", "reset")  # which of the script's own settings it is made of came later
+    factors = [
+        {**{part: getattr(factor, part) for part in told}, "full": Name.of(factor.name).full}
+        for factor in settings.varied
+    ]
     same, pinned = sorted(settings.same), dict(settings.pinned)
     return {
         "factors": factors,
