@@ -212,8 +212,8 @@ def typed_values(values: Configuration, capture: Capture, where: str) -> tuple[R
     for typed, value in _by_own_names(values, known).items():
         space, key = Name.of(typed)
         name = str(Name(space, key))
-        if name not in known and f"script.{key}" in known:
-            name = f"script.{key}"
+        if name not in known:  # `model` may also be a key of the script's own file
+            name = next((own for own in (f"script.{key}", f"script.{typed}") if own in known), name)
         if space == "packages":
             name, value = named(name), checked_level(name, value)
         elif name.startswith(DEEPSPEED_FILE) and capture.deepspeed is None:

@@ -251,8 +251,8 @@ def test_a_good_file_is_nested_like_the_scripts_own(tool, good):
     found = yaml.safe_load(open("bad.yaml"))
     given = types.SimpleNamespace(lr=found["training"]["lr"], mix=found["reward"]["mix"])
     """ + TRAINS.format("given.mix > 0.5"))  # fmt: skip
-    (tool.folder / "bad.yaml").write_text("reward: {mix: 0.9, kind: a}\ntraining: {lr: 0.01}\n")
-    (tool.folder / "good.yaml").write_text("reward: {mix: 0.1, kind: b}\ntraining: {lr: 0.001}\n")
+    (tool.folder / "bad.yaml").write_text("reward: {mix: 0.9, kind: a}\ntraining: {lr: 0.01}\nmodel: {kind: a}\n")
+    (tool.folder / "good.yaml").write_text("reward: {mix: 0.1, kind: b}\ntraining: {lr: 0.001}\nmodel: {kind: b}\n")
     (tool.folder / "good.toml").write_text('[reward]\nmix = 0.1\nkind = "b"\n[training]\nlr = 0.001\n')
     found, _ = causes(tool, "--good", good)
     assert found == [["script.reward.mix"]]
