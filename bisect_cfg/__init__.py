@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bisect_cfg.api import bisect, load
-    from bisect_cfg.configuration import Outcome
+    from bisect_cfg.common.configuration import Outcome
     from bisect_cfg.store.interface import TrialResult
     from bisect_cfg.study.bisection import Bisection
 
@@ -15,7 +15,7 @@ __all__ = ["Bisection", "Outcome", "TrialResult", "bisect", "load"]
 
 _PLACES = {
     "Bisection": "bisect_cfg.study.bisection",
-    "Outcome": "bisect_cfg.configuration",
+    "Outcome": "bisect_cfg.common.configuration",
     "TrialResult": "bisect_cfg.store.interface",
     "bisect": "bisect_cfg.api",
     "load": "bisect_cfg.api",

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from bisect_cfg import interrupts
 from bisect_cfg.checks import PATHS, check_choices, check_nul, checked, comparable, encoded, from_python
+from bisect_cfg.common.configuration import Status, Value
 from bisect_cfg.common.fingerprint import fingerprint
-from bisect_cfg.configuration import Status, Value
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.redact import HIDDEN, mask_arguments
 from bisect_cfg.reports.answer import add_trial, write_answer
 from bisect_cfg.reports.listener import Listener

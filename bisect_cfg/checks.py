@@ -9,9 +9,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_origin, get_type_hints
 
+from bisect_cfg.common.configuration import Value, check_value
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.numbers import finite_number
-from bisect_cfg.configuration import Value, check_value
 from bisect_cfg.errors import InputError, flag_of
 from bisect_cfg.probe.values import encode
 from bisect_cfg.runner.checkpoints import read_checkpoint

@@ -196,7 +196,7 @@ def _settings(context: click.Context, parameter: click.Parameter, begun: str) ->
     """For a shell: names of settings that something is known of."""
     from click.shell_completion import CompletionItem
 
-    from bisect_cfg.parameters import every
+    from bisect_cfg.common.parameters import every
 
     return [CompletionItem(name) for name in every() if name.startswith(begun)]
 

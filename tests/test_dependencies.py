@@ -37,13 +37,13 @@ def imported() -> dict[str, str]:
 
 
 FLOORS = (
-    {"configuration", "errors", "jsonfile", "cells", "crash", "interrupts", "probe", "parameters", "common"},
+    {"errors", "crash", "interrupts", "probe", "common"},
     {"search"},
     {"store"},
     {"targets", "explain"},
-    {"runner"},
-    {"recommend", "doctor"},
-    {"reports", "engines"},
+    {"runner", "rewrite"},
+    {"recommend", "remedy", "doctor"},
+    {"reports", "report", "engines"},
     {"study"},
     {"api", "cli", "checks", "entry", "__init__", "__main__"},
 )

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
+from bisect_cfg.common.configuration import Configuration, Value
+from bisect_cfg.common.parameters.comparing import agrees, is_comparison
 from bisect_cfg.common.types import Fingerprint
-from bisect_cfg.configuration import Configuration, Value
-from bisect_cfg.parameters.comparing import agrees, is_comparison
 
 
 class Conditions(TypedDict, total=False):

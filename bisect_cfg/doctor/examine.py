@@ -18,17 +18,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bisect_cfg.cells import SUFFIX
+from bisect_cfg.common.cells import SUFFIX
 from bisect_cfg.common.failures.signals import signal_name
 from bisect_cfg.common.files import convert, load_json, read_text
 from bisect_cfg.common.fingerprint import fingerprint, loaded_cublas, with_loaded_cublas
+from bisect_cfg.common.json_files import JsonObject, strict, write_json
+from bisect_cfg.common.parameters.comparing import plain
 from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.doctor import gpu, mismatches
 from bisect_cfg.doctor.findings import Finding, check, worst_first
 from bisect_cfg.errors import InputError
 from bisect_cfg.explain import explain_text
-from bisect_cfg.jsonfile import JsonObject, strict, write_json
-from bisect_cfg.parameters.comparing import plain
 from bisect_cfg.probe import protocol
 from bisect_cfg.probe.protocol import Arrived, ConfigInvalid, Raised, Stopped
 from bisect_cfg.probe.redact import mask_arguments

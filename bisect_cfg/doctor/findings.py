@@ -21,10 +21,10 @@ from typing import NamedTuple
 import msgspec
 
 from bisect_cfg.common.conditions import Conditions, evaluate, with_bare_names
+from bisect_cfg.common.configuration import Configuration, Value
+from bisect_cfg.common.parameters import every
 from bisect_cfg.common.types import Fingerprint
-from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.explain.knowledge import load
-from bisect_cfg.parameters import every
 
 LEVELS = ("problem", "warning", "note")
 """The worst first. A note is worth a line and no more: a run with nothing else against it is clean."""

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.doctor import gpu_probes
 from bisect_cfg.doctor.findings import Finding, holding
-from bisect_cfg.jsonfile import JsonObject
 
 PATIENCE = 600.0
 """Seconds for all probes together: torch from a cold disk, then at most a minute each for a few."""

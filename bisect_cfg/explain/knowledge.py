@@ -44,9 +44,9 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from bisect_cfg.common.conditions import Conditions
+from bisect_cfg.common.parameters import address
 from bisect_cfg.common.types import Json
 from bisect_cfg.explain import hang, metric_facts
-from bisect_cfg.parameters import address
 
 FOLDER = Path(__file__).parent / "entries"
 FACTS = {**metric_facts.FACTS, **hang.FACTS}

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bisect_cfg.common.conditions import evaluate, facts_of
+from bisect_cfg.common.configuration import Configuration
 from bisect_cfg.common.failures.signals import SENT_BY_OTHERS, reported_signal
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.types import Fingerprint
-from bisect_cfg.configuration import Configuration
 from bisect_cfg.explain import hang, metric_facts
 from bisect_cfg.explain.events import NATIVE, RAISED, Event, cause_of, worked_after
 from bisect_cfg.explain.knowledge import Case, Clue, Entry

@@ -23,9 +23,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bisect_cfg.configuration import Configuration, Value, equal
-from bisect_cfg.parameters import NAMESPACES, address, canonical, spelled
-from bisect_cfg.parameters.comparing import agrees, plain
+from bisect_cfg.common.configuration import Configuration, Value, equal
+from bisect_cfg.common.parameters import NAMESPACES, address, canonical, spelled
+from bisect_cfg.common.parameters.comparing import agrees, plain
 from bisect_cfg.recommend import data_files
 from bisect_cfg.recommend.data_files import DataError, check_fields
 

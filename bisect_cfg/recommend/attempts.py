@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from bisect_cfg.configuration import Configuration
+from bisect_cfg.common.configuration import Configuration
 
 
 class Aim(StrEnum):

@@ -2,7 +2,7 @@
 
 A setting has one name there, the dotted one (`args.learning_rate`, `model.dtype`). Users and reports call a
 setting of the training config by its bare name, and older versions called some settings otherwise; `spelled` and
-`canonical` of `bisect_cfg.parameters` translate.
+`canonical` of `bisect_cfg.common.parameters` translate.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from bisect_cfg.configuration import Value
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.configuration import Value
+from bisect_cfg.common.json_files import JsonObject
 
 FOLDER = Path(__file__).parent / "data"
 

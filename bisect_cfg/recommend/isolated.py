@@ -11,10 +11,10 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Value, equal
 from bisect_cfg.common.failures import drift
-from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value, equal
-from bisect_cfg.parameters import canonical, parameter
-from bisect_cfg.parameters.comparing import plain
+from bisect_cfg.common.parameters import canonical, parameter
+from bisect_cfg.common.parameters.comparing import plain
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran, key_of
 from bisect_cfg.recommend.order import Budget

@@ -6,7 +6,7 @@ does it have seeds: what is verified is run again as it is. Where it prints no m
 
 from __future__ import annotations
 
-from bisect_cfg.configuration import Configuration, Value
+from bisect_cfg.common.configuration import Configuration, Value
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import IsolatedScript

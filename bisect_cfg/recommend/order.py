@@ -13,7 +13,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from bisect_cfg.configuration import Configuration, equal
+from bisect_cfg.common.configuration import Configuration, equal
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
 from bisect_cfg.recommend.proposals import guessed, loss
 from bisect_cfg.recommend.remedy import Proposal, Remedy, RemedyStatus, Terms, follow

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from bisect_cfg.configuration import Configuration, Value, equal
-from bisect_cfg.parameters import parameter
+from bisect_cfg.common.configuration import Configuration, Value, equal
+from bisect_cfg.common.parameters import parameter
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.recommend.remedy import Proposal, Remedy, RemedyStatus
 from bisect_cfg.recommend.search_range import SearchRange

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bisect_cfg.configuration import Configuration, Value
-from bisect_cfg.parameters import canonical
+from bisect_cfg.common.configuration import Configuration, Value
+from bisect_cfg.common.parameters import canonical
 from bisect_cfg.recommend import data_files
 from bisect_cfg.recommend.data_files import DataError, check_fields
 

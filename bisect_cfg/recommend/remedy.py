@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from bisect_cfg.configuration import Configuration, Value
+from bisect_cfg.common.configuration import Configuration, Value
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
 from bisect_cfg.recommend.search_range import SearchRange
 from bisect_cfg.recommend.threshold import Bracket, Seen, bracket, next_value

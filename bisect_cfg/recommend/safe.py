@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bisect_cfg.configuration import Value
+from bisect_cfg.common.configuration import Value
 from bisect_cfg.recommend.remedy import Remedy, RemedyStatus
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.store.causes import TrialRow

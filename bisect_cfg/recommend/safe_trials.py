@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from optuna.trial import FrozenTrial
 
-from bisect_cfg.configuration import Outcome, Purpose, Value
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.configuration import Outcome, Purpose, Value
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.redact import mask
 from bisect_cfg.recommend.attempts import Attempt, Ran
 from bisect_cfg.store.causes import TrialRow

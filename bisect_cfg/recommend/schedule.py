@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bisect_cfg.configuration import Configuration, Value
-from bisect_cfg.parameters import parameter
+from bisect_cfg.common.configuration import Configuration, Value
+from bisect_cfg.common.parameters import parameter
 from bisect_cfg.probe.protocol import PlannedSteps
 from bisect_cfg.runner.traces import Traces
 

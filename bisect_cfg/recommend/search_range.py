@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bisect_cfg.configuration import Value, is_number
-from bisect_cfg.parameters import parameter
+from bisect_cfg.common.configuration import Value, is_number
+from bisect_cfg.common.parameters import parameter
 
 DEFAULT_RATIO = 1.5
 """A threshold is known well enough when the last healthy and the first unhealthy value are this factor apart: seeds

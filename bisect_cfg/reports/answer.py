@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from bisect_cfg.cells import corrected
+from bisect_cfg.common.cells import corrected
+from bisect_cfg.common.configuration import Outcome, Purpose, Status
 from bisect_cfg.common.failures.health import ODDITIES, Symptom
+from bisect_cfg.common.json_files import JsonObject, strict, write_json, write_text
 from bisect_cfg.common.types import Fingerprint
-from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.doctor.placement import findings
 from bisect_cfg.explain.match import Match
-from bisect_cfg.jsonfile import JsonObject, strict, write_json, write_text
 from bisect_cfg.probe.protocol import Origin, Placed, Raised, to_json
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.reports.command_answer import failing_command, safe_settings

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bisect_cfg.configuration import Configuration, Outcome, Value
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.configuration import Configuration, Outcome, Value
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.reports import figures, text
 from bisect_cfg.reports.frames import figure_of, metrics_of
 from bisect_cfg.reports.page import Row, rows

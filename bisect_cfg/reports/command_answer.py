@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Collection
 from dataclasses import replace
 
-from bisect_cfg.configuration import UNSET, Configuration, configuration_of
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.configuration import UNSET, Configuration, configuration_of
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.recommend.edits._launch import OUTSIDE, advice, place
 from bisect_cfg.recommend.edits._place import Change

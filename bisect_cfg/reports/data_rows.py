@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.json_files import JsonObject
 
 OUTLYING = 3.0
 OUTLYING_ODDS = 10.0

@@ -6,7 +6,7 @@ import html
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from bisect_cfg.configuration import Value
+from bisect_cfg.common.configuration import Value
 from bisect_cfg.probe.redact import mask
 from bisect_cfg.reports.figures import ACCENT, FAIL, PASS, SUSPECTED
 from bisect_cfg.reports.recorded import Levels, Recorded

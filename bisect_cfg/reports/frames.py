@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.reports import figures
 from bisect_cfg.reports.figures import Plot
 from bisect_cfg.reports.recorded import NO_METRICS, Recorded

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from bisect_cfg.configuration import Status, Value
+from bisect_cfg.common.configuration import Status, Value
 from bisect_cfg.probe.redact import HIDDEN, hides
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Hanging

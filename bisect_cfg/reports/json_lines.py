@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
+from bisect_cfg.common.configuration import UNSET, Outcome, Purpose, Value
 from bisect_cfg.common.failures.health import Row
-from bisect_cfg.configuration import UNSET, Outcome, Purpose, Value
+from bisect_cfg.common.json_files import JsonObject, strict
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject, strict
 from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health

@@ -21,7 +21,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from bisect_cfg.common.failures.health import Row
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.redact import mask
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.reports.asked import Wanted

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.common.failures.health import Row
-from bisect_cfg.configuration import Outcome, Purpose
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.recommend.order import Left

@@ -14,9 +14,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.common.failures.health import Row
-from bisect_cfg.configuration import Outcome, Purpose
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.protocol import Origin, Resumed
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bisect_cfg.configuration import Outcome
+from bisect_cfg.common.configuration import Outcome
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.redact import mask
 from bisect_cfg.reports import figures
 from bisect_cfg.reports.answer import of_report

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bisect_cfg.configuration import Status, Value
+from bisect_cfg.common.configuration import Status, Value
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.explain.match import Match
-from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.data_rows import FoundRows

@@ -20,8 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bisect_cfg.configuration import Status, Value
-from bisect_cfg.jsonfile import JsonObject, write_text
+from bisect_cfg.common.configuration import Status, Value
+from bisect_cfg.common.json_files import JsonObject, write_text
 from bisect_cfg.reports import figures, text
 from bisect_cfg.reports.answer import by_hand
 from bisect_cfg.reports.recorded import Levels, Recorded, asked, level, read, ruled_out

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bisect_cfg.configuration import Value
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.configuration import Value
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.reports import text
 from bisect_cfg.reports.page import STATUS, answer_lines, commands, rows, title_of
 from bisect_cfg.reports.recorded import Levels, Recorded

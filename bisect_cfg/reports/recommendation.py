@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bisect_cfg.configuration import UNSET, Configuration, configuration_of, equal
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.configuration import UNSET, Configuration, configuration_of, equal
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.protocol import NAMESPACE, Assigned, Opened
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.recommend.edits import Change, Edit, Edits, configures, find_edits

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NotRequired, Required, TypedDict
 
+from bisect_cfg.common.configuration import Purpose, Value, equal
 from bisect_cfg.common.files import convert, load_json, read_text
-from bisect_cfg.configuration import Purpose, Value, equal
+from bisect_cfg.common.json_files import JsonObject, digest
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject, digest
 from bisect_cfg.probe.protocol import METRICS_FILE
 from bisect_cfg.reports import text
 from bisect_cfg.reports.answer import failure_of

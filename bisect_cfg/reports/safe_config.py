@@ -8,9 +8,9 @@ from pathlib import Path
 
 import yaml
 
+from bisect_cfg.common.configuration import Configuration, Value, equal
 from bisect_cfg.common.files import load_yaml, read_text
 from bisect_cfg.common.name import Name
-from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.recommend.edits import Change, Edits, own_yaml
 from bisect_cfg.targets.captured import entries, has_tag

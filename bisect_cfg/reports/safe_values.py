@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from bisect_cfg.common.configuration import Value, equal
 from bisect_cfg.common.failures.health import SILENT_KINDS
-from bisect_cfg.configuration import Value, equal
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.recommend.remedy import RemedyStatus, failure_bound

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Set
 from functools import cache
 
-from bisect_cfg.configuration import Value
+from bisect_cfg.common.configuration import Value
 from bisect_cfg.reports.text import clean
 
 _HOMES = re.compile(r"(?<![\w.-])(?:/home|/Users|/export/home|[A-Za-z]:\\Users)[/\\]([^/\\\s'\":,;]+)")

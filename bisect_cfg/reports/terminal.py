@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from bisect_cfg.configuration import Status, configuration_of
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.configuration import Status, configuration_of
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Hanging

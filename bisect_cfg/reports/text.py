@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bisect_cfg.cells import SUFFIX
+from bisect_cfg.common.cells import SUFFIX
+from bisect_cfg.common.configuration import Value
 from bisect_cfg.common.failures.health import RULES
-from bisect_cfg.configuration import Value
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.redact import scrub
 
 if TYPE_CHECKING:

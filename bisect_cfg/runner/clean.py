@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from bisect_cfg.jsonfile import private, write_text
+from bisect_cfg.common.json_files import private, write_text
 from bisect_cfg.probe import redact
 from bisect_cfg.probe.protocol import EVENTS_FILE, STACKS_FILE
 from bisect_cfg.probe.saves import OUTPUT

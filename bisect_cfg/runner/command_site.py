@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from bisect_cfg.jsonfile import make_folder, private, write_json, write_text
+from bisect_cfg.common.json_files import make_folder, private, write_json, write_text
 from bisect_cfg.probe.protocol import METRICS_FILE
 from bisect_cfg.probe.redact import know_command
 from bisect_cfg.runner.clean import clean_folder

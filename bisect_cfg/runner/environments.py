@@ -27,8 +27,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bisect_cfg.common.json_files import make_folder, write_text
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import make_folder, write_text
 
 CACHE = "environments"
 """Folder of the built environments, beside those of the studies."""

@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from bisect_cfg.common.json_files import make_folder, write_json
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import make_folder, write_json
 from bisect_cfg.probe import protocol
 from bisect_cfg.probe.protocol import ORDERS_FILE, BuildAnswer, BuildRequest, ForkPoint, Message, Serve, TrialOrders
 from bisect_cfg.runner.environments import Environment

@@ -26,9 +26,9 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from bisect_cfg.common.configuration import Configuration, Outcome, Value, shown
 from bisect_cfg.common.failures.signature import from_exception
-from bisect_cfg.configuration import Configuration, Outcome, Value, shown
-from bisect_cfg.jsonfile import digest
+from bisect_cfg.common.json_files import digest
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.runner.supervisor import Run, Supervisor
 from bisect_cfg.store.causes import RETURNED_FALSE

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bisect_cfg.configuration import Configuration, Purpose
+from bisect_cfg.common.configuration import Configuration, Purpose
 from bisect_cfg.probe.protocol import CheckpointOrders, Encoded, InstrumentOrders, Origin, Targets
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.traces import Traces

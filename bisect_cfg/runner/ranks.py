@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bisect_cfg.common.failures.health import Symptom
-from bisect_cfg.jsonfile import private
+from bisect_cfg.common.json_files import private
 from bisect_cfg.probe import protocol
 from bisect_cfg.probe.protocol import EVENTS_FILE, STACKS_FILE, Over, RankBegin
 from bisect_cfg.probe.ranks import FOLDER, LAUNCHED

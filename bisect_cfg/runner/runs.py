@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from bisect_cfg.configuration import Purpose, Value
+from bisect_cfg.common.configuration import Purpose, Value
+from bisect_cfg.common.json_files import JsonObject, write_json
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.probe.protocol import EVENTS_FILE, IN_EACH_TRAINING, Opened
 from bisect_cfg.runner.hang import Place
 from bisect_cfg.runner.observe import observe, observe_command

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.common.configuration import Outcome, Purpose
+from bisect_cfg.common.json_files import write_json
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import write_json
 from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, Opened, TrialOrders, to_json
 from bisect_cfg.probe.redact import know_command
 from bisect_cfg.runner.clean import clean_folder

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bisect_cfg.common.failures.health import Row
-from bisect_cfg.jsonfile import make_folder, write_json, write_text
+from bisect_cfg.common.json_files import make_folder, write_json, write_text
 from bisect_cfg.probe.protocol import Encoded
 from bisect_cfg.runner.environments import Environment, Environments
 from bisect_cfg.runner.plan import Plan

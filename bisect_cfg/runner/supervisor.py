@@ -17,8 +17,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from bisect_cfg.common.json_files import JsonObject, private
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject, private
 from bisect_cfg.probe.protocol import EVENTS_FILE, Unwatched, event_row
 from bisect_cfg.probe.redact import mask_arguments
 from bisect_cfg.runner import supervisor_process

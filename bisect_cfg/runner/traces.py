@@ -19,11 +19,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from bisect_cfg.cells import place_of
+from bisect_cfg.common.cells import place_of
 from bisect_cfg.common.failures.health import Row, Symptom, Watch
 from bisect_cfg.common.failures.metric_rows import KNOWN, rows_in
+from bisect_cfg.common.json_files import private
 from bisect_cfg.common.text import plain
-from bisect_cfg.jsonfile import private
 from bisect_cfg.probe.protocol import (
     EVENTS_FILE,
     METRICS_FILE,

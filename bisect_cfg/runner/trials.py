@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from bisect_cfg.common.configuration import Configuration, Outcome, equal
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.configuration import Configuration, Outcome, equal
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.runner.command_site import CommandSite
 from bisect_cfg.runner.environments import CannotBuild

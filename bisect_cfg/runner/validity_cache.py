@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bisect_cfg.jsonfile import write_json
+from bisect_cfg.common.json_files import write_json
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, from_json, to_json
 from bisect_cfg.targets.factors import Build
 

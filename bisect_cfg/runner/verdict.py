@@ -15,10 +15,10 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.common.failures import drift, health
 from bisect_cfg.common.failures.health import Row, Symptom
 from bisect_cfg.common.failures.signature import Signature, is_sampling_error
-from bisect_cfg.configuration import Outcome
 
 UNWATCHED = "unwatched"
 """Kind of a run that we ended because one of its processes had loaded torch without a probe."""

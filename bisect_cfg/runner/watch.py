@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from bisect_cfg.jsonfile import digest, private
+from bisect_cfg.common.json_files import digest, private
 from bisect_cfg.probe.protocol import STACK_SIGNAL, STACKS_FILE
 from bisect_cfg.runner.hang import IN_TRAINING, Patience, Place, Pulse, Silence
 from bisect_cfg.runner.processes import catches

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from bisect_cfg.cells import named
+from bisect_cfg.common.cells import named
 from bisect_cfg.common.failures.health import SILENT_KINDS
 from bisect_cfg.common.types import Json
 from bisect_cfg.probe.protocol import Event, Frame, InstrumentsOn, LastOperation, Operation, Overflow, Raised, Update

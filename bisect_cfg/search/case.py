@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
-from bisect_cfg.configuration import Outcome
+from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.search.candidates import switches
 from bisect_cfg.search.posterior import Posterior
 from bisect_cfg.search.problem import Counts, Problem, bits, holds, mask_of

@@ -20,7 +20,7 @@ from math import exp
 
 import numpy as np
 
-from bisect_cfg.configuration import Purpose
+from bisect_cfg.common.configuration import Purpose
 from bisect_cfg.search.case import Case
 from bisect_cfg.search.posterior import FALSE_FAIL, LEAST, TINY, Hypotheses
 from bisect_cfg.search.problem import DIGITS, Ask, Problem, bits, holds, mask_of

@@ -5,7 +5,7 @@ Everything else is built on these two, so they are run first, and again where th
 
 from __future__ import annotations
 
-from bisect_cfg.configuration import Outcome, Purpose, Status
+from bisect_cfg.common.configuration import Outcome, Purpose, Status
 from bisect_cfg.search.case import ENOUGH_TRIES
 from bisect_cfg.search.problem import Ask, Conclusion, Counts, Done, Problem, Question, Record, Wait
 

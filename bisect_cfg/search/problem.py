@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from bisect_cfg.configuration import Outcome, Purpose, Status
+from bisect_cfg.common.configuration import Outcome, Purpose, Status
 
 DIGITS = 9
 """Values of runs are compared to so many digits: of what is added up in another order the last bits differ, and equal

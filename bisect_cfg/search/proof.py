@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import log
 
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.search.case import Case
 from bisect_cfg.search.problem import Ask, FoundCause, Problem, Record, SubsetClaim, bits, by_size, holds, mask_of
 

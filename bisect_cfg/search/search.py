@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cached_property
 from math import exp, log
 
-from bisect_cfg.configuration import Outcome, Purpose, Status
+from bisect_cfg.common.configuration import Outcome, Purpose, Status
 from bisect_cfg.search.candidates import largest_size
 from bisect_cfg.search.case import HOPELESS, Case
 from bisect_cfg.search.choose import choose

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Value
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.redact import HIDDEN, hides, scrub
 
 SHOWN_LENGTH = 60

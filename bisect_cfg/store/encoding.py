@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from bisect_cfg.configuration import UNSET, Factor, Outcome, Purpose, Value, is_number
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.configuration import UNSET, Factor, Outcome, Purpose, Value, is_number
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.store.interface import TrialResult
 

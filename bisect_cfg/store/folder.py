@@ -13,10 +13,10 @@ from typing import IO
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from bisect_cfg.configuration import Purpose
+from bisect_cfg.common.configuration import Purpose
+from bisect_cfg.common.json_files import OWNER_ONLY, JsonObject, digest, make_folder
 from bisect_cfg.crash import refused_by_machine
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import OWNER_ONLY, JsonObject, digest, make_folder
 from bisect_cfg.store.inputs import GOOD_SIDE, Target, changed_files, changes, check_target, identity_of
 from bisect_cfg.store.state import EARLIER_FILE, STATE_FILE, State, read_state
 from bisect_cfg.store.storage import cannot_open, open_storage, sqlite_storage, study_name

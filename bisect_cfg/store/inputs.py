@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol
 
-from bisect_cfg.cells import SUFFIX, code_cells
+from bisect_cfg.common.cells import SUFFIX, code_cells
 from bisect_cfg.common.fingerprint import packages_of
+from bisect_cfg.common.json_files import JsonObject, digest
 from bisect_cfg.errors import InputError, InputsChanged, flag_of
-from bisect_cfg.jsonfile import JsonObject, digest
 from bisect_cfg.probe.protocol import InputPlaces, Opened
 from bisect_cfg.store.state import State, TargetIdentity
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Value
+from bisect_cfg.common.json_files import JsonObject
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import os
 import stat
 from pathlib import Path
 
+from bisect_cfg.common.json_files import JsonObject, write_json
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.store.folder import check_entries
 from bisect_cfg.store.state import STATE_FILE, read_state
 

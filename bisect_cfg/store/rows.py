@@ -16,9 +16,9 @@ from optuna.study import StudySummary
 from optuna.trial import FrozenTrial
 from sqlalchemy.exc import SQLAlchemyError
 
-from bisect_cfg.configuration import Value
+from bisect_cfg.common.configuration import Value
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.store.encoding import purpose_of, result_of, values_of
 from bisect_cfg.store.storage import BESIDE, cannot_open, open_storage, sqlite_storage

@@ -8,8 +8,8 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial
 
-from bisect_cfg.configuration import Configuration, Outcome, Purpose, Subset, Value, configuration_of
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Subset, Value, configuration_of
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe import redact
 from bisect_cfg.search import Ask, Problem, Record, State, look
 from bisect_cfg.search.problem import bits

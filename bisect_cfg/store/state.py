@@ -9,8 +9,8 @@ from typing import Annotated, NotRequired, TypedDict
 import msgspec
 
 from bisect_cfg.common.files import load_json, read_schema
+from bisect_cfg.common.json_files import JsonObject, write_json
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.probe.redact import mask
 
 STATE_FILE, EARLIER_FILE = "state.json", "study.json"

@@ -20,8 +20,8 @@ from typing import TypeVar
 import optuna
 import sqlalchemy
 
+from bisect_cfg.common.json_files import JsonObject, digest, private
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject, digest, private
 from bisect_cfg.probe.redact import scrub
 
 Made = TypeVar("Made")

@@ -35,8 +35,8 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from bisect_cfg import interrupts
-from bisect_cfg.configuration import UNSET, Configuration, Factor, Outcome, Value, equal
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.configuration import UNSET, Configuration, Factor, Outcome, Value, equal
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.redact import mask
 from bisect_cfg.store.encoding import OBJECTIVE, QUESTION, as_text, distribution_of, given_up, state_of, stored_value
 from bisect_cfg.store.storage import open_storage, patiently

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import optuna
 
-from bisect_cfg.configuration import check_value, shown
+from bisect_cfg.common.configuration import check_value, shown
 from bisect_cfg.runner.starts import MORE_THAN_ANYONE_WAITS
 from bisect_cfg.store.store import Store
 

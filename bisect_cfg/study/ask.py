@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bisect_cfg.configuration import (
+from bisect_cfg.common.configuration import (
     UNSET,
     Configuration,
     Factor,

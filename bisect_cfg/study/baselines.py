@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from bisect_cfg.configuration import Configuration, Factor, Outcome, Purpose, Value
-from bisect_cfg.parameters import every, parameter
-from bisect_cfg.parameters.odds import names_it
+from bisect_cfg.common.configuration import Configuration, Factor, Outcome, Purpose, Value
+from bisect_cfg.common.parameters import every, parameter
+from bisect_cfg.common.parameters.odds import names_it
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, CheckpointOrders, Origin
 from bisect_cfg.reports.text import duration
 from bisect_cfg.runner.plan import PACE_STEPS, Plan

@@ -19,7 +19,7 @@ import optuna
 from optuna.trial import FrozenTrial
 from threadpoolctl import ThreadpoolController
 
-from bisect_cfg.configuration import (
+from bisect_cfg.common.configuration import (
     RECORDED,
     UNSET,
     Configuration,
@@ -33,11 +33,11 @@ from bisect_cfg.configuration import (
     equal,
     shown,
 )
+from bisect_cfg.common.json_files import JsonObject
+from bisect_cfg.common.parameters.odds import odds_of
 from bisect_cfg.engines.engine import Engine
 from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.engines.simulated import SimulatedEngine
-from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.probe import redact
 from bisect_cfg.reports.events import (
     BisectionEvent,

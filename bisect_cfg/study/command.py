@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from bisect_cfg.configuration import Outcome, Purpose, Status
+from bisect_cfg.common.configuration import Outcome, Purpose, Status
 from bisect_cfg.errors import InputError
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.runs import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bisect_cfg.configuration import Configuration, Outcome, configuration_of
+from bisect_cfg.common.configuration import Configuration, Outcome, configuration_of
 from bisect_cfg.search import Conclusion, FoundCause, SubsetClaim
 from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Report, TrialRow, wilson
 from bisect_cfg.store.encoding import WANTED, purpose_of, result_of, values_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bisect_cfg.configuration import Configuration, Outcome, Purpose, Status, configuration_of
+from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Status, configuration_of
 from bisect_cfg.probe.protocol import StepRows
 from bisect_cfg.reports.data_rows import FoundRows, RowsOfStep, name_of, row_of
 from bisect_cfg.reports.text import count

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bisect_cfg.common.configuration import Status
 from bisect_cfg.common.name import Name
-from bisect_cfg.configuration import Status
 from bisect_cfg.probe.protocol import RankBegin
 from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.ranks import FirstLaunch, launched_in

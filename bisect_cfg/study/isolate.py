@@ -5,10 +5,10 @@ from __future__ import annotations
 import linecache
 from collections.abc import Mapping
 
-from bisect_cfg.configuration import Status
+from bisect_cfg.common.configuration import Status
+from bisect_cfg.common.json_files import JsonObject
+from bisect_cfg.common.parameters.odds import odds_of
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.recommend.proposals import weight
 from bisect_cfg.runner.runs import Run

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
+from bisect_cfg.common.configuration import Configuration
 from bisect_cfg.common.types import Fingerprint
-from bisect_cfg.configuration import Configuration
 from bisect_cfg.explain.match import Match
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import unprinted

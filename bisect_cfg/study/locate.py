@@ -10,8 +10,8 @@ import json
 import shutil
 from pathlib import Path
 
+from bisect_cfg.common.configuration import Outcome, Purpose, configuration_of
 from bisect_cfg.common.failures.signature import Signature, is_sampling_error
-from bisect_cfg.configuration import Outcome, Purpose, configuration_of
 from bisect_cfg.errors import InputError, InputsChanged
 from bisect_cfg.probe.protocol import (
     NATIVE_FILE,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from bisect_cfg.configuration import Value
+from bisect_cfg.common.configuration import Value
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import flag_of
-from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.remedy import MARGIN
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO
 from bisect_cfg.store.inputs import hash_of

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bisect_cfg.configuration import Outcome, Purpose, Status
+from bisect_cfg.common.configuration import Outcome, Purpose, Status
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import (
     CHECKPOINTS_FOLDER,

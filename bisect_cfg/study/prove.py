@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from bisect_cfg.configuration import Configuration, Outcome, Purpose, Status, configuration_of
+from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Status, configuration_of
 from bisect_cfg.reports.text import count, duration, since
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.trials import horizon_for

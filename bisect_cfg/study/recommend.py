@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bisect_cfg.configuration import Outcome, Status
+from bisect_cfg.common.configuration import Outcome, Status
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.engines.local import LocalEngine
-from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
 from bisect_cfg.recommend.isolated import Given, Health, IsolatedScript, Wishes
 from bisect_cfg.recommend.isolated_command import IsolatedCommand

@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from bisect_cfg.cells import code_cells, with_cells
+from bisect_cfg.common.cells import code_cells, with_cells
+from bisect_cfg.common.configuration import Outcome, Purpose, Status
 from bisect_cfg.common.name import Name
-from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.errors import InputError, NeverConfigured
 from bisect_cfg.probe.protocol import Completed, Origin, OtherSchedule, Raised, ResumeSkipped, Targets, TrainEnd
 from bisect_cfg.reports.text import count

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from bisect_cfg.common.configuration import Status
 from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.common.types import Fingerprint
-from bisect_cfg.configuration import Status
 from bisect_cfg.errors import InputsChanged, NeverConfigured
 from bisect_cfg.probe import machine
 from bisect_cfg.reports.asked import Wanted

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.common.configuration import Outcome, Purpose, Status, Value
 from bisect_cfg.common.types import Fingerprint
-from bisect_cfg.configuration import Outcome, Purpose, Status, Value
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bisect_cfg.configuration import UNSET, Configuration, Value, equal
+from bisect_cfg.common.configuration import UNSET, Configuration, Value, equal
+from bisect_cfg.common.json_files import digest
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.protocol import Event
 from bisect_cfg.probe.redact import mask_arguments
 from bisect_cfg.store.inputs import hash_of

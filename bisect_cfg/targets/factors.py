@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
+from bisect_cfg.common.configuration import Configuration, Value, equal
 from bisect_cfg.common.name import Name
-from bisect_cfg.configuration import Configuration, Value, equal
+from bisect_cfg.common.parameters import every, parameter
 from bisect_cfg.errors import InputError
-from bisect_cfg.parameters import every, parameter
 from bisect_cfg.probe.protocol import NAMESPACE, BuildAnswer, BuildRequest, Encoded, Targets
 from bisect_cfg.targets.captured import OWN, Capture, Row, Source, entries, has_tag, is_object, look_up, plain
 from bisect_cfg.targets.good import typed_values

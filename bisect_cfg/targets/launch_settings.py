@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bisect_cfg.common.configuration import Value, equal
 from bisect_cfg.common.files import load_json, read_text
-from bisect_cfg.configuration import Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.targets.interpreters import said_by
 from bisect_cfg.targets.launchers import PROGRAM

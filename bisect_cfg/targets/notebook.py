@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from bisect_cfg.cells import MARK, code_cells
+from bisect_cfg.common.cells import MARK, code_cells
 from bisect_cfg.common.files import read_text
 from bisect_cfg.errors import InputError
 

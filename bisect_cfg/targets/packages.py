@@ -19,8 +19,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from bisect_cfg.common.configuration import Value
 from bisect_cfg.common.files import load_toml, read_text
-from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 
 PACKAGE = "packages."

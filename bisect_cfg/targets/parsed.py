@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from bisect_cfg.configuration import Configuration, Value
+from bisect_cfg.common.configuration import Configuration, Value
 from bisect_cfg.probe.protocol import Event
 from bisect_cfg.targets.captured import has_tag, own_settings
 from bisect_cfg.targets.launch_settings import VARIABLE

@@ -13,9 +13,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from bisect_cfg.configuration import equal
-from bisect_cfg.parameters import canonical, parameter
-from bisect_cfg.parameters.comparing import plain as as_written
+from bisect_cfg.common.configuration import equal
+from bisect_cfg.common.parameters import canonical, parameter
+from bisect_cfg.common.parameters.comparing import plain as as_written
 from bisect_cfg.probe.protocol import Encoded, ForkPoint
 from bisect_cfg.probe.redact import HIDDEN, is_secret_name
 from bisect_cfg.targets.captured import OWN, Capture, Source, entries, has_tag, look_up

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bisect_cfg.cells import SUFFIX, script_of
+from bisect_cfg.common.cells import SUFFIX, script_of
 from bisect_cfg.common.fingerprint import PATIENCE
+from bisect_cfg.common.json_files import write_text
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import write_text
 from bisect_cfg.probe.redact import HIDDEN, is_secret_name, mask_arguments, scrub
 from bisect_cfg.store.inputs import hash_of
 from bisect_cfg.targets.interpreters import said_by

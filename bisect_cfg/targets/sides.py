@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from bisect_cfg.configuration import RECORDED, UNSET, Configuration, Factor, Value, difference, equal
+from bisect_cfg.common.configuration import RECORDED, UNSET, Configuration, Factor, Value, difference, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import hides
 from bisect_cfg.targets.good import Assignment, parse_assignment, read_config_file

@@ -6,8 +6,8 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 
+from bisect_cfg.common.parameters import successors
 from bisect_cfg.errors import InputError
-from bisect_cfg.parameters import successors
 
 SIMILAR = 0.6
 """From so much likeness on (`difflib`) a setting may be the one that was meant: beta for betta. Names of settings are

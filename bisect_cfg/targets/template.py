@@ -20,8 +20,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bisect_cfg.common.configuration import UNSET, Configuration, Value, equal
 from bisect_cfg.common.numbers import number_of
-from bisect_cfg.configuration import UNSET, Configuration, Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.targets.parsed import NOTHING, Parsed
 

@@ -25,10 +25,10 @@ from types import SimpleNamespace
 import yaml
 
 from bisect_cfg.api import _found as found_target
+from bisect_cfg.common.configuration import Purpose
+from bisect_cfg.common.json_files import strict
 from bisect_cfg.common.name import Name
-from bisect_cfg.configuration import Purpose
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import strict
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.fork_server import Starts
 from bisect_cfg.runner.plan import Plan, StopRule

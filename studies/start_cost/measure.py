@@ -22,7 +22,7 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from bisect_cfg.configuration import Purpose
+from bisect_cfg.common.configuration import Purpose
 from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.events import TrialFinished
 from bisect_cfg.reports.listener import Listener

@@ -16,7 +16,7 @@ from tools import assert_clear, slow
 
 import bisect_cfg
 from bisect_cfg import Bisection, Outcome, TrialResult
-from bisect_cfg.configuration import check_value
+from bisect_cfg.common.configuration import check_value
 from bisect_cfg.errors import InputError
 
 ROOT = Path(__file__).parents[2]

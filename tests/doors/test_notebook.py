@@ -11,7 +11,7 @@ import pytest
 import toys
 from tools import ForkedTool, assert_clear
 
-from bisect_cfg.cells import code_cells
+from bisect_cfg.common.cells import code_cells
 
 SETUP = """
     %%capture

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import toys
 
-from bisect_cfg.cells import code_cells
+from bisect_cfg.common.cells import code_cells
 from bisect_cfg.probe import model_placement
 from bisect_cfg.probe.protocol import InstrumentOrders, Placed, PlacedModel, Raised, Weights
 from bisect_cfg.targets.notebook import as_script

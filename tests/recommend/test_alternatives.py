@@ -13,7 +13,7 @@ from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
 from trl import GRPOConfig, ModelConfig
 
-from bisect_cfg.parameters import dotted
+from bisect_cfg.common.parameters import dotted
 from bisect_cfg.recommend import alternatives, data_files, published
 from bisect_cfg.recommend.alternatives import alternatives_for
 from bisect_cfg.recommend.data_files import DataError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bisect_cfg.configuration import UNSET
+from bisect_cfg.common.configuration import UNSET
 from bisect_cfg.recommend.edits import Change, Edits, configures, find_edits
 
 

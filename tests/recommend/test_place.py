@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bisect_cfg.configuration import equal
+from bisect_cfg.common.configuration import equal
 from bisect_cfg.recommend.edits._place import Change, parsed, plain, same, splice, whole_lines, without_item
 
 numbers = st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False)

@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.common.configuration import Outcome, Purpose, Status
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.probe.protocol import Event, TrainBegin
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.runner.runs import Run

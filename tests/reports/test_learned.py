@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bisect_cfg.configuration import Outcome
+from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.reports.learned import learned
 
 PASS, FAIL = Outcome.PASS, Outcome.FAIL

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Resumed
 from bisect_cfg.recommend.attempts import Aim, Attempt

@@ -15,9 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from bisect_cfg import Bisection
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.common.configuration import Outcome, Purpose
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.reports.answer import write_answer
 from bisect_cfg.reports.page import commands, page
 from bisect_cfg.reports.passed_on import as_json, as_markdown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bisect_cfg import Bisection
-from bisect_cfg.configuration import RECORDED
+from bisect_cfg.common.configuration import RECORDED
 from bisect_cfg.reports.notebook import StudyReport
 from bisect_cfg.store.causes import wilson
 from tests.reports import made

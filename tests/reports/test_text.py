@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
+from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.common.failures.health import Symptom
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.configuration import Outcome
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.reports import text
 from bisect_cfg.runner.verdict import Ended, Metrics, Observation, Verdict, judge

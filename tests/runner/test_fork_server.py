@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.probe.protocol import BuildRequest
 from bisect_cfg.runner import fork_server
 from bisect_cfg.runner.fork_server import FirstRun

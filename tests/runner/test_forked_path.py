@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bisect_cfg.configuration import Purpose
+from bisect_cfg.common.configuration import Purpose
 from bisect_cfg.runner.function import FunctionRunner
 from bisect_cfg.store.interface import TrialRequest
 

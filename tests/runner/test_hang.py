@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bisect_cfg.jsonfile import write_json
+from bisect_cfg.common.json_files import write_json
 from bisect_cfg.runner.hang import (
     HANG_SECONDS,
     HANG_TIMES,

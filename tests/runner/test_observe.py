@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tools import traces_of
 
+from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.configuration import Outcome
 from bisect_cfg.probe.protocol import (
     ConfigBuilt,
     ConfigInvalid,

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from tools import slow
 
-from bisect_cfg.configuration import Outcome
+from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.probe.protocol import TrainEnd
 from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.hang import Patience

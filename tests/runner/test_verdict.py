@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.common.failures.health import RULES, SILENT_KINDS
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.configuration import Outcome
 from bisect_cfg.probe.protocol import METRICS_FILE
 from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.isolated import IsolatedScript, Wishes

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bisect_cfg.configuration import Outcome
+from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, Wait, next_question
 from bisect_cfg.search.problem import Question, by_size, mask_of
 

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from bisect_cfg.configuration import Outcome
+from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.search import Problem, Record
 from bisect_cfg.search.case import Case
 from bisect_cfg.search.choose import Values

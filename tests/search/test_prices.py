@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tools import slow
 
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.search import Problem, Record
 from bisect_cfg.search.case import Prices
 from bisect_cfg.search.problem import Counts

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.search import Problem
 from bisect_cfg.search.case import Case
 from bisect_cfg.search.problem import Ask, Counts, FoundCause, SubsetClaim

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tools import slow
 
-from bisect_cfg.configuration import Outcome
+from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.search import Ask, Problem, Record, look, next_question
 from bisect_cfg.search.problem import minimal_hitting_sets
 from tests.search.measure import exact

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
-from bisect_cfg.configuration import UNSET, Factor, Outcome, equal
+from bisect_cfg.common.configuration import UNSET, Factor, Outcome, equal
 from bisect_cfg.store.encoding import (
     LOG_RATIO,
     distribution_of,

@@ -7,7 +7,7 @@ import os
 import pytest
 from targets import Target
 
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.errors import InputError
 from bisect_cfg.store.encoding import QUESTION
 from bisect_cfg.store.folder import Studied, default_folder, is_at_work, open_study

@@ -12,7 +12,7 @@ import pytest
 from optuna.trial import TrialState
 
 from bisect_cfg import Bisection, Outcome
-from bisect_cfg.configuration import Purpose, difference
+from bisect_cfg.common.configuration import Purpose, difference
 from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.search import Ask, Problem

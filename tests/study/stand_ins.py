@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import optuna
 
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.plan import Plan

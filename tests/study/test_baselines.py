@@ -11,9 +11,9 @@ import pytest
 import toys
 from tools import asked, slow
 
+from bisect_cfg.common.configuration import Factor, Outcome
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.configuration import Factor, Outcome
-from bisect_cfg.parameters import every
+from bisect_cfg.common.parameters import every
 from bisect_cfg.store.causes import Report
 from bisect_cfg.study import baselines as module
 from bisect_cfg.study.baselines import DEFAULTS, Baselines, with_defaults_of_the_moved

@@ -19,8 +19,8 @@ import pytest
 from tools import slow
 
 from bisect_cfg import Bisection, Outcome
+from bisect_cfg.common.configuration import Configuration, Purpose
 from bisect_cfg.common.failures.signature import from_log
-from bisect_cfg.configuration import Configuration, Purpose
 from bisect_cfg.runner.function import FunctionRunner, result_of_exception
 from bisect_cfg.runner.processes import alive
 from bisect_cfg.store.causes import RETURNED_FALSE

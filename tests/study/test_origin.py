@@ -16,7 +16,7 @@ import pytest
 import toys
 from tools import slow
 
-from bisect_cfg.configuration import Outcome
+from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Origin, OriginRefused
 from bisect_cfg.reports.listener import Listener

@@ -18,8 +18,8 @@ import toys
 import yaml
 from tools import slow
 
-from bisect_cfg.configuration import equal
-from bisect_cfg.parameters import parameter
+from bisect_cfg.common.configuration import equal
+from bisect_cfg.common.parameters import parameter
 from bisect_cfg.probe.protocol import ConfigResolved, Event
 from bisect_cfg.reports.safe_config import safe_yaml
 from bisect_cfg.targets.captured import entries, read_capture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import toys
 
-from bisect_cfg.cells import cells_in, code_cells, corrected, named, place_in, with_cells
+from bisect_cfg.common.cells import cells_in, code_cells, corrected, named, place_in, with_cells
 from bisect_cfg.errors import InputError
 from bisect_cfg.store.inputs import hash_of
 from bisect_cfg.targets.notebook import Notebook, as_script, read_notebook

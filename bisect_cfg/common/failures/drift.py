@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from bisect_cfg.common.configuration import Value
 from bisect_cfg.common.failures import health
 from bisect_cfg.common.failures.health import Row
-from bisect_cfg.configuration import Value
 
 START_STEPS = 3
 """A run's own beginning is its first steps: the first is taken before any update, three even out a single batch."""

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
-from bisect_cfg.cells import SUFFIX, cells_in, is_made, place_in
-from bisect_cfg.configuration import Value
+from bisect_cfg.common.cells import SUFFIX, cells_in, is_made, place_in
+from bisect_cfg.common.configuration import Value
 from bisect_cfg.recommend.edits._place import Change, Occurrence
 
 __all__ = ["Change", "Edit", "Edits", "Unplaced", "configures", "find_edits", "own_yaml"]

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Collection, Sequence
 
-from bisect_cfg.configuration import Configuration, Value, equal
+from bisect_cfg.common.configuration import Configuration, Value, equal
 from bisect_cfg.recommend.edits._place import Change, parsed, plain, same
 
 _FLAG = re.compile(r"(?P<flag>-{1,2}[A-Za-z][\w.-]*|[+~]{0,2}[A-Za-z_][\w.@/]*(?==))(?P<value>=.*)?", re.DOTALL)

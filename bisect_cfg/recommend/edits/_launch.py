@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from bisect_cfg.configuration import UNSET, Value
+from bisect_cfg.common.configuration import UNSET, Value
 from bisect_cfg.recommend.edits import _command_line, _yaml
 from bisect_cfg.recommend.edits._place import Change
 from bisect_cfg.targets.launch_settings import DEEPSPEED_FILE, LAUNCHER, PROCESSES, SHARDING, VARIABLE

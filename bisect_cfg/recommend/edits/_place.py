@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bisect_cfg.configuration import Value, equal
+from bisect_cfg.common.configuration import Value, equal
 
 OTHER_NAMES = {"dtype": ("dtype", "torch_dtype")}
 """Settings that scripts spell in more than one way."""

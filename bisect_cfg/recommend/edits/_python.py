@@ -25,7 +25,7 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
-from bisect_cfg.configuration import Configuration, Value
+from bisect_cfg.common.configuration import Configuration, Value
 from bisect_cfg.recommend.edits._place import (
     Change,
     Occurrence,

@@ -11,8 +11,8 @@ from pathlib import Path
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from bisect_cfg.common.configuration import Configuration, Value
 from bisect_cfg.common.files import load_toml
-from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.recommend.edits._place import Change, Occurrence, plain, same
 
 _Keys = tuple[str | int, ...]

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import yaml
 
+from bisect_cfg.common.configuration import Configuration, Value, equal
 from bisect_cfg.common.files import load_json, load_yaml
-from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.recommend.edits._place import Change, Occurrence, plain, same, splice, whole_lines, without_item
 
 _ALIAS = re.compile(r"\s*:\s*(?P<alias>\*[^\s,\[\]{}]+)")

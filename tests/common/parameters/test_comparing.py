@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bisect_cfg.parameters.comparing import agrees
+from bisect_cfg.common.parameters.comparing import agrees
 
 
 @pytest.mark.parametrize(

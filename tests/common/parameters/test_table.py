@@ -17,11 +17,11 @@ from packaging.specifiers import SpecifierSet
 from peft import LoraConfig
 from trl import DPOConfig, GRPOConfig, ModelConfig, SFTConfig
 
-from bisect_cfg import parameters
+from bisect_cfg.common import parameters
+from bisect_cfg.common.parameters import address, canonical, every, parameter, spelled, successors, table
+from bisect_cfg.common.parameters.odds import risk_of
 from bisect_cfg.doctor.findings import check
 from bisect_cfg.errors import InputError
-from bisect_cfg.parameters import address, canonical, every, parameter, spelled, successors, table
-from bisect_cfg.parameters.odds import risk_of
 from bisect_cfg.probe import side_effects
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
 from bisect_cfg.recommend.proposals import weight
@@ -109,12 +109,12 @@ def test_it_is_read_when_it_is_asked_for_and_stands_alone() -> None:
         done = subprocess.run([sys.executable, "-c", code.format(module)], capture_output=True, text=True, check=True)
         return json.loads(done.stdout)
 
-    ours = [name for name in loaded("bisect_cfg.parameters.odds") if name.startswith("bisect_cfg")]
-    own = {"bisect_cfg", "bisect_cfg.configuration", "bisect_cfg.parameters", "bisect_cfg.parameters.odds"}
-    assert set(ours) == own
-    assert "yaml" not in loaded("bisect_cfg.parameters.odds")
+    ours = [name for name in loaded("bisect_cfg.common.parameters.odds") if name.startswith("bisect_cfg")]
+    own = {"configuration", "parameters", "parameters.odds"}
+    assert set(ours) == {"bisect_cfg", "bisect_cfg.common", *(f"bisect_cfg.common.{name}" for name in own)}
+    assert "yaml" not in loaded("bisect_cfg.common.parameters.odds")
     rooms = {name.split(".")[1] for name in loaded("bisect_cfg.search") if name.startswith("bisect_cfg.")}
-    assert rooms <= {"search", "configuration"}
+    assert rooms <= {"search", "common"}
 
 
 # -------------------------------------------------------------------------------------------------- a new row

@@ -46,7 +46,7 @@ from pathlib import Path
 
 import msgspec
 
-from bisect_cfg.configuration import Configuration, Value
+from bisect_cfg.common.configuration import Configuration, Value
 
 FILE = Path(__file__).parent / "table.yaml"
 

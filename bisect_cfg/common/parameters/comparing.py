@@ -13,7 +13,7 @@ import operator
 import re
 from collections.abc import Mapping
 
-from bisect_cfg.configuration import Value
+from bisect_cfg.common.configuration import Value
 
 _COMPARISON = re.compile(r"(<=|>=|==|!=|<|>)\s*(.+)")
 _OPERATORS = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from bisect_cfg.parameters import parameter, table
+from bisect_cfg.common.parameters import parameter, table
 
 NAMED = 30.0
 """What it does to the odds of a setting that the failure's message or the line of code names ("Number of
