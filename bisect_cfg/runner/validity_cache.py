@@ -54,6 +54,8 @@ class ConfigChecks:
         A configuration that ends or hangs the process counts as one that can be built: this may be the failure under
         study, and a trial will show it.
         """
+        if not item.cls:  # of a script whose training config nobody has seen
+            return None
         for reads, answers in self._errors.items():
             if (key := _restricted(item, reads)) in answers:
                 return answers[key]

@@ -57,7 +57,8 @@ DEFAULTS = "defaults-of-the-moved"
 
 def without_risky_defaults(bad_run: Run, good: Configuration, pins: Configuration) -> dict[str, Value]:
     """Values in place of defaults that are known to fail now and then, where the run has those defaults."""
-    resolved = read_capture(bad_run.traces.events.rows).args.resolved
+    capture = read_capture(bad_run.traces.events.rows)
+    resolved = {} if capture is None else capture.args.resolved
     said = {name.removeprefix("args.") for name in (*good, *pins)}
     risky = {name: known.risky_default for name, known in every().items() if known.risky_default}
     return {

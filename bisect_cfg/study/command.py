@@ -7,7 +7,6 @@ watched, since it may train: that shows what its own parsers made of the command
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from bisect_cfg.common.configuration import Outcome, Purpose, Status
@@ -23,7 +22,6 @@ from bisect_cfg.study.options import Options
 from bisect_cfg.study.reproduce import FIRST, FIRST_STEPS, LINES_SHOWN, study_failure
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.command import CommandTarget, find_target
-from bisect_cfg.targets.interpreters import modules_of
 from bisect_cfg.targets.launchers import PROGRAM
 from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.script import Script
@@ -36,9 +34,6 @@ may pass there: a failure can be random."""
 UNWATCHED = "first, not watched"
 """The question of the first run as a command of what turned out to be no training: what ended the watched run was seen
 with other eyes."""
-
-_TRAINS = re.compile(r"\b(?:trl|TrainingArguments)\b")
-"""In the text of a script that is written to build a training config."""
 
 GOOD = "good-cold"
 """The question of the run of the good side."""
@@ -60,7 +55,7 @@ def as_command(script: Script, options: Options, run: Run) -> CommandTarget | No
         InputError: what is installed does not differ, or cannot be varied; or what is named does not.
     """
     packages = [one for one in options.good if (one if isinstance(one, str) else one[0]).startswith(PACKAGE)]
-    varies, trains = bool(packages or options.good_packages), _trains(script)
+    varies, trains = bool(packages or options.good_packages), script.trains
     if script.notebook is not None or (trains and not varies):
         return None
     known = varies and script.launcher != PROGRAM  # which Python a shell runs, only the user can say
@@ -73,12 +68,6 @@ def as_command(script: Script, options: Options, run: Run) -> CommandTarget | No
         if options.good:
             raise
         return None
-
-
-def _trains(script: Script) -> bool:
-    """Whether a script, or a module beside it, is written to train: run as a command, it would do so unwatched."""
-    texts = (path.read_text(errors="replace") for path in (script.path, *modules_of(script.path)))
-    return any(_TRAINS.search(text) for text in texts)
 
 
 def reproduce(study: Study) -> Status | None:

@@ -38,9 +38,15 @@ def find_factors(study: Study) -> Status | None:
     """
     study.listener.phase("factors", "comparing your settings with the good ones")
     site, bad_run, options = study.site, study.answer.bad_run, study.options
-    capture = replace(read_capture(bad_run.traces.events.rows), named=frozenset(study.good_side))
+    capture = read_capture(bad_run.traces.events.rows, configured=False)
+    capture = replace(capture, named=frozenset(study.good_side))
     capture = capture.with_accelerate(_accelerate(study, capture))
     say_what_is_not_in_force(study, bad_run)
+    if not capture.args.built:
+        study.note(
+            "Your run dies before it builds its training config, so what varies are settings of the script's own. "
+            "Options of the config were not varied: the failure comes before there are any."
+        )
     if study.target.launcher == PROGRAM and capture.args.place is not None:
         study.note(f"What trains in {study.target.shown} is {capture.args.place[0]}.")
     begun, launched = bad_run.traces.begun, _launched(study, capture)

@@ -26,6 +26,8 @@ from bisect_cfg.study.study import Study
 from bisect_cfg.study.told_in_log import told_in
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.launchers import OURS, launched_in
+from bisect_cfg.targets.packages import PACKAGE
+from bisect_cfg.targets.pinned import why_pinned
 from bisect_cfg.targets.suggestions import outdated_in
 
 FIRST, BY_DATA = "first", "first, with the data alone"
@@ -187,6 +189,8 @@ def _plan(study: Study, question: str) -> Plan:
 def _say_which_training(study: Study, run: Run) -> None:
     """Of several trainings of a script, say which one this is about."""
     capture = read_capture(run.traces.events.rows)
+    if capture is None:
+        return
     training = capture.training
     trainer = f"{training.trainer} with {capture.args.cls}" if training.trainer else capture.args.cls
     if run.shown.signature is not None:
@@ -255,7 +259,7 @@ def _check_that_it_trains(study: Study, run: Run) -> None:
     _check_launch(study, run, "\n".join(tail), where)
     _check_trainings(study, run, hint, where)
     script, never_trained = study.target, run.seen.died is not None and run.seen.died.kind == "no-training"
-    if read_capture(run.traces.events.rows) is None:
+    if read_capture(run.traces.events.rows) is None and (never_trained or not _own_settings_vary(study, run)):
         what = f"died before it built a training config: {run.seen.message or run.seen.died}"
         if never_trained:
             what = "ended without ever building a training config (GRPOConfig or another TrainingArguments)"
@@ -273,6 +277,18 @@ def _check_that_it_trains(study: Study, run: Run) -> None:
             f"The {script.what} {script.path} built its configuration and ended without training.",
             f"It must call the trainer's train() when started as: {script.shown}\n{where}",
         )
+
+
+def _own_settings_vary(study: Study, run: Run) -> bool:
+    """Whether a run that died before it built a training config had settings of its script's own that may be why. Where
+    packages are to vary, or the script is not written to train, it is run as any command instead."""
+    options, capture = study.options, read_capture(run.traces.events.rows, configured=False)
+    packages = options.good_packages or any(name.startswith(PACKAGE) for name in (*study.good, *study.pins))
+    if capture is None or packages or not study.target.trains:
+        return False
+    capture = replace(capture, named=frozenset(study.good))
+    own = capture.others.values()
+    return any(not why_pinned(capture, source, key) for source in own for key in source.set_by_user)
 
 
 def _check_launch(study: Study, run: Run, log: str, where: str) -> None:

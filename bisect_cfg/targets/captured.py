@@ -97,6 +97,11 @@ class Source:
         return Name(NAMESPACE[self.kind], key)
 
     @property
+    def built(self) -> bool:
+        """Whether the run came to build it: the training config of one that ended before is empty."""
+        return bool(self.cls)
+
+    @property
     def set_by_user(self) -> list[str]:
         """Keys whose raw value differs from the default, in the order of the class."""
         return [
@@ -181,8 +186,14 @@ class Capture:
         return replace(self, asked=(*asked, *in_file), accelerate=accelerate)
 
 
-def read_capture(events: Sequence[Event]) -> Capture | None:
-    """Read the probe's events; None if no training config was built."""
+def read_capture(events: Sequence[Event], configured: bool = True) -> Capture | None:
+    """Read the probe's events; None if no training config was built.
+
+    Args:
+        events: of a run.
+        configured: False also reads a run that ended before it built one: it has the settings of the script's own, if
+            any, and the config is empty.
+    """
     sources: dict[tuple[str, int], Source] = {}
     begun: TrainBegin | None = None
     completed: list[Completed | TrainBegin] = []
@@ -215,6 +226,9 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
     done = {event.args for event in completed}
     configs = {index: source for (kind, index), source in sources.items() if kind == "args"}
     left = [index for index in configs if index not in done]
+    own = own_settings(events)
+    if not configs and not configured and own:
+        configs = {0: Source("args", 0, "", "", {}, {}, {}, {})}
     if not configs:
         return None
     if begun is None and completed and not left:  # all went well
@@ -228,7 +242,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
     deepspeed = _deepspeed_file(rank.given, asked, args.raw)
     return Capture(
         replace(args, world_size=told.world_size),
-        _beside(sources, begun) | own_settings(events),
+        _beside(sources, begun) | own,
         tuple(sources),
         tuple(told.modules),
         told.environment,

@@ -293,6 +293,8 @@ class Comparison:
 
     def _resolve(self, resets: Row) -> BuildAnswer:
         """What the training config comes to with these settings at their good side, by name."""
+        if not self.capture.args.built:
+            return BuildAnswer({})
         changes = {Name.of(name).full: value for name, value in {**self.pins, **resets}.items()}
         return self.build(build_request(self.capture.args, changes))
 

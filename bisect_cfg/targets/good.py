@@ -31,6 +31,9 @@ FILES = (".yaml", ".yml", ".json", ".toml", ".txt")
 Assignment = str | tuple[str, Value]
 """A setting as given: ``"name=value"`` from the command line, (name, value) from Python."""
 
+NEVER_BUILT = "your run ends before it builds its training config"
+"""Why an option of that is not varied."""
+
 _NOTHING = ("none", "null", "~")
 
 
@@ -220,6 +223,9 @@ def typed_values(values: Configuration, capture: Capture, where: str) -> tuple[R
             raise InputError(f"{name}: no DeepSpeed file is in force in your run.", "Leave it out of the good side.")
         elif space == "launch" and key.count(".") == 1 and name not in known and not nearest(_last(key), keys, 0.9):
             unheard[name] = "it is nothing that accelerate hands to its processes"  # though a key of its file
+            continue
+        elif space == "args" and name not in known and not capture.args.built:
+            unheard[name] = NEVER_BUILT
             continue
         elif space != "env" and not name.startswith(DEEPSPEED_FILE):
             check_name(name if name in known or space != "args" else Name.of(name).field, known, where)

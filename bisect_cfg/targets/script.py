@@ -19,9 +19,12 @@ from bisect_cfg.common.json_files import write_text
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import HIDDEN, is_secret_name, mask_arguments, scrub
 from bisect_cfg.store.inputs import hash_of
-from bisect_cfg.targets.interpreters import said_by
+from bisect_cfg.targets.interpreters import modules_of, said_by
 from bisect_cfg.targets.launchers import OURS, Launch, find_command, is_launcher, lacking
 from bisect_cfg.targets.notebook import Notebook, as_script, read_notebook
+
+_TRAINS = re.compile(r"\b(?:trl|TrainingArguments)\b")
+"""In the text of a script that is written to build a training config."""
 
 SHOWN = 5
 """So many scripts are named where the one that was asked for is not there."""
@@ -71,6 +74,12 @@ class Script:
     def what(self) -> str:
         """What to call it."""
         return "script" if self.notebook is None else "notebook"
+
+    @property
+    def trains(self) -> bool:
+        """Whether it, or a module beside it, is written to train: run as a command, it would do so unwatched."""
+        texts = (path.read_text(errors="replace") for path in (self.path, *modules_of(self.path)))
+        return any(_TRAINS.search(text) for text in texts)
 
     def under(self, python: str) -> Script:
         """The same, run by the interpreter of another environment."""

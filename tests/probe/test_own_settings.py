@@ -266,3 +266,20 @@ def test_what_only_names_a_place_is_not_varied(name, value, varied):
     own = ConfigBuilt("script", 0, "", "", {name: value}, {name: None}, {})
     capture = read_capture([own, ConfigBuilt("args", 0, "GRPOConfig", "trl", {}, {}, {})])
     assert (why_pinned(capture, capture.others["script"], name) == "") is varied
+
+
+@pytest.mark.parametrize("reads", [ARGPARSE, TYPER], ids=["argparse", "typer"])
+def test_a_script_that_dies_before_its_training_config_is_bisected_over_its_own_settings(tool, reads):
+    dies = "    if given.tricky and given.mix > 0.5:\n        raise ValueError('planted')\n"
+    script(tool.folder, reads + dies + TRAINS.format("False"))
+    flags = (*FLAGS, "--dataset", "x") if reads is ARGPARSE else FLAGS
+    found, result = causes(tool, "--good", "learning_rate=1e-5", "--", *flags)
+    assert [sorted(one) for one in found] == [["script.mix", "script.tricky"]]
+    assert "before it builds" in result["not_varied"]["learning_rate"], "no run that fails has one"
+    assert any("Options of the config were not varied" in note for note in result["notes"])
+
+
+def test_what_dies_before_its_training_config_for_no_setting_is_said(tool):
+    script(tool.folder, ARGPARSE + "    raise ValueError('planted')\n" + TRAINS.format("False"))
+    said = tool("bisect", "train.py", "--", "--dataset", "x")
+    assert said.status == 2 and "died before it built a training config" in said.all
