@@ -9,7 +9,7 @@ what                                                kind    default
 `TrlParser`, simple-parsing, jsonargparse
 a click command, also under typer                   script  of the option
 Hydra's composed config                             script  composed without the overrides
-YAML, JSON, TOML that the script loads              script  none: only the user knows a good value
+YAML, JSON, TOML that the script loads              script  of the class that it fills (`own_classes`), if any
 a variable of the environment                       env     unset
 ==================================================  ======  ==================================================
 
@@ -20,7 +20,7 @@ of a library are that object's (see `sources.handed_on`).
 import contextlib
 import sys
 
-from . import protocol, record, sources, values, wrap
+from . import own_classes, protocol, record, sources, values, wrap
 from .imports import when_imported
 from .library_objects import field_defaults
 from .standard_library import _getframe, dataclasses, os, re
@@ -52,7 +52,6 @@ class _State:
     """One per process."""
 
     parsing = False  # while a parser is at work: what it asks other parsers is its own business
-    files = 0  # of settings that were offered
     unread: dict = {}  # variables that nobody has read yet: name -> value
     reads_all = None  # (frame, instruction) that reads all variables at once, for whatever comes after
 
@@ -69,6 +68,8 @@ def install():
         when_imported(name, _wrap_loaders)
     when_imported("omegaconf.omegaconf", lambda module: wrap.around(module.OmegaConf, "load", _load_omegaconf))
     when_imported("hydra._internal.hydra", lambda module: wrap.around(module.Hydra, "compose_config", _compose_config))
+    when_imported("pydantic_settings.main", lambda module: wrap.around(module.BaseSettings, "__init__", _fill_settings))
+    own_classes.install()
     _state.unread = {name: text for name, text in os.environ.items() if not _OF_THE_MACHINE.match(name)}
     wrap.around(type(os.environ), "__getitem__", _read_variable)
     wrap.around(type(os.environ), "__iter__", _read_all_variables)
@@ -203,16 +204,35 @@ def _read_variable(original, self, name):
     user = _asked_by(_getframe(2), _MAPPING)
     if user is None or (user, user.f_lasti) == _state.reads_all:
         return value
+    _offer_variable(name, value, user)
+    return original(self, name)
+
+
+def _offer_variable(name, value, user):
+    """Offer a variable that is read for the first time, if it is as the user has it."""
     if _state.unread.pop(name) == value:
 
         def put(name, value):
             if value is None:
-                del self[name]
+                del os.environ[name]
             else:
-                self[name] = value
+                os.environ[name] = value
 
         _offer({name: value}, {name: None}, {name: "str"}, user, put, "env")
-    return original(self, name)
+
+
+def _fill_settings(original, self, *args, **kwargs):
+    """A model that fills its fields from variables of the environment."""
+    user, config = _asked_by(_getframe(2), ("pydantic_settings",)), type(self).model_config
+    if user is not None:
+        prefix, inner = config.get("env_prefix") or "", config.get("env_nested_delimiter")
+        fields = [name for key, field in type(self).model_fields.items()
+                  for name in own_classes.aliases_of(field) or [prefix + key]]  # fmt: skip
+        wanted = {name.lower() for name in fields}
+        for name in list(_state.unread):
+            if name.lower() in wanted or (inner and name.lower().partition(inner.lower())[0] in wanted):
+                _offer_variable(name, os.environ.get(name), user)
+    return original(self, *args, **kwargs)
 
 
 def _read_all_variables(original, self):
@@ -235,9 +255,9 @@ def _wrap_loaders(module):
 
 def _load(original, *args, **kwargs):
     found = original(*args, **kwargs)
-    user = None if _state.parsing or _state.files >= _MOST_FILES else _asked_by(_getframe(2), ())
+    user = None if _state.parsing or len(own_classes.state.files) >= _MOST_FILES else _asked_by(_getframe(2), ())
     if user is not None and isinstance(found, dict):
-        _state.files += 1
+        own_classes.state.files.append(found)
         _offer_leaves(found, {}, user, lambda name, value: _put(found, name.split("."), value))
     return found
 
@@ -248,17 +268,10 @@ def _put(tree, keys, value):
     tree[keys[-1]] = value
 
 
-def _leaves(tree, before=()):
+def _leaves(tree):
     """Dotted name -> value, of a dictionary of dictionaries whose keys are plain names."""
-    found = {}
-    for key, value in tree.items():
-        if not isinstance(key, str) or "." in key:
-            continue
-        if isinstance(value, dict):
-            found.update(_leaves(value, (*before, key)))
-        else:
-            found[".".join((*before, key))] = value
-    return found
+    nodes = own_classes.nodes_of(tree)
+    return {".".join(path): value for path, value in nodes.items() if not isinstance(value, dict)}
 
 
 def _offer_leaves(tree, defaults, user, put):
@@ -275,7 +288,8 @@ def _load_omegaconf(original, *args, **kwargs):
         config = original(*args, **kwargs)
     user = _asked_by(_getframe(2), ())
     if user is not None:
-        _offer_leaves(_plain(config), {}, user, _putting_into(config))
+        own_classes.state.files.append(found := _plain(config))
+        _offer_leaves(found, {}, user, _putting_into(config))
     return config
 
 

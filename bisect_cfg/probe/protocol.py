@@ -459,6 +459,14 @@ class ConfigBuilt(Event, tag="config"):
 
 
 @dataclass(frozen=True)
+class OwnDefaults(Event, tag="own_defaults"):
+    """A class of the script's own is filled from keys of its files: its fields' defaults are theirs."""
+
+    kind: str
+    defaults: dict[str, Encoded]
+
+
+@dataclass(frozen=True)
 class ConfigResolved(Event, tag="resolved"):
     """What the library made of it; of the script's own settings, those that it was handed with the values of the trial.
 

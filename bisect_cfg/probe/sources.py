@@ -95,10 +95,11 @@ def users_line():
 
 def handed_on(raw):
     """Return field -> name of the own setting whose very value it holds, of the fields of a configuration object."""
-    own = {id(value): name for name, value in state.own if not _is_shared(value)}
-    return {field: own[id(value)] for field, value in raw.items() if id(value) in own and not _is_shared(value)}
+    own = {id(value): name for name, value in state.own if not is_shared(value)}
+    return {field: own[id(value)] for field, value in raw.items() if id(value) in own and not is_shared(value)}
 
 
-def _is_shared(value):
+def is_shared(value):
+    """Whether Python has one object for all values like this one."""
     short = isinstance(value, (str, bytes)) and len(value) < 2
     return value is None or isinstance(value, bool) or short or (isinstance(value, int) and value in _SHARED_NUMBERS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -45,7 +45,13 @@ def print_function_answer(console: Console, report: Report) -> None:
     console.print(Text(f"{text.count(len(report.rows), 'trial')}; {text.duration(report.seconds)}", style="dim"))
 
 
-def print_isolated(console: Console, report: Report, failures: Sequence[str], since: str = "") -> None:
+def print_isolated(
+    console: Console,
+    report: Report,
+    failures: Sequence[str],
+    since: str = "",
+    not_varied: Mapping[str, str] | None = None,
+) -> None:
     """The causes with their evidence, and whether there may be others.
 
     Args:
@@ -53,6 +59,7 @@ def print_isolated(console: Console, report: Report, failures: Sequence[str], si
         report: of the search.
         failures: of each cause, what happens with it, as the end of a sentence; "" to say nothing of that.
         since: from where on the claims were shown, as a sentence; "" from the beginning.
+        not_varied: name -> why all trials have the user's value.
     """
     if not report.causes:
         words = NO_CAUSE.get(report.status, "No cause could be proven.")
@@ -68,12 +75,7 @@ def print_isolated(console: Console, report: Report, failures: Sequence[str], si
             "The counts above are of one configuration each; the answer weighs all runs.",
             highlight=False,
         )
-    others = (
-        "No other cause is left among the settings that differ."
-        if report.complete
-        else "There may be other causes: the search ended before that was settled."
-    )
-    console.print(others, highlight=False)
+    console.print(text.others(report.complete, not_varied or {}), highlight=False)
 
 
 def _print_cause(console: Console, title: str, cause: Cause, failure: str, since: str) -> None:

@@ -130,6 +130,7 @@ def page(recorded: Recorded) -> str:
         packages=result["environment"].get("packages") or {},
         machine=_machine(result["environment"]),
         show=text.show,
+        others=text.others,
         nonce=secrets.token_urlsafe(12),
         plotly=_plotly(),
         payload=_packed(json.dumps(payload, separators=(",", ":"), allow_nan=False)),

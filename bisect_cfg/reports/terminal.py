@@ -133,7 +133,8 @@ def _print_causes(console: Console, answer: Answer, result: JsonObject) -> None:
     since = ""
     if answer.origin is not None:
         since = f"Shown {text.since(answer.origin)}{', and from step 0' if answer.proven else ''}."
-    print_isolated(console, answer.report, failures, " ".join(filter(None, (since, _watched_for(answer)))))
+    since = " ".join(filter(None, (since, _watched_for(answer))))
+    print_isolated(console, answer.report, failures, since, result["not_varied"])
     _print_where(console, result["where"])
     _print_rows(console, answer)
     print_recommendation(console, answer, result)

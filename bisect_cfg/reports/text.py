@@ -92,6 +92,25 @@ def with_reasons(reasons: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(listed)} ({reason})" for reason, listed in names.items())
 
 
+def others(complete: bool, not_varied: Mapping[str, str]) -> str:
+    """Whether there may be other causes than those found.
+
+    Args:
+        complete: whether the search has settled that there are none among what was varied.
+        not_varied: name -> why all trials have the user's value.
+    """
+    from bisect_cfg.targets.pinned import without_good_value  # not for all that prints a sentence
+
+    if not complete:
+        return "There may be other causes: the search ended before that was settled."
+    if not (names := without_good_value(not_varied)):
+        return "No other cause is left among the settings that differ."
+    return (
+        f"No other cause is left among the settings that were varied. All runs had your {', '.join(names)}, for which "
+        "no good value is known: whether a cause needs them is open. --good NAME=VALUE has them varied."
+    )
+
+
 def count(number: int, noun: str) -> str:
     """``1 trial``, ``2 trials``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

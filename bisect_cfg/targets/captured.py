@@ -23,6 +23,7 @@ from bisect_cfg.probe.protocol import (
     ConfigResolved,
     Encoded,
     Event,
+    OwnDefaults,
     Prepared,
     RankBegin,
     TrainBegin,
@@ -277,6 +278,8 @@ def own_settings(events: Sequence[Event]) -> dict[str, Source]:
             own = found.setdefault(row.kind, Source(row.kind, row.index, "", "", {}, {}, {}, {}, place=row.place))
             parts = {part: getattr(own, part) | getattr(row, part) for part in ("raw", "defaults", "types", "flags")}
             found[row.kind] = replace(own, **parts)
+        elif isinstance(row, OwnDefaults) and (own := found.get(row.kind)) is not None:
+            found[row.kind] = replace(own, defaults={**own.defaults, **row.defaults})
     return found
 
 

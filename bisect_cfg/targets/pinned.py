@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,6 +71,11 @@ def why_pinned(capture: Capture, source: Source, key: str) -> str:
     return HANDED_ON if _is_of_model_config(capture, source, key) else ""
 
 
+def without_good_value(not_varied: Mapping[str, str]) -> list[str]:
+    """The names among settings that are not varied (name -> reason) that have no value to be compared with."""
+    return [name for name, reason in not_varied.items() if reason.startswith(NO_DEFAULT)]
+
+
 def is_secret(key: str, value: Encoded) -> bool:
     """Whether a setting holds a token or a password: every trial has the script's own, and none is written down.
 
@@ -92,8 +97,6 @@ def why_own(own: Source, key: str, named: Collection[str]) -> str:
         return SECRET
     if {key, name} & set(named):
         return ""
-    if key not in own.defaults:
-        return f"{NO_DEFAULT}; --good NAME=VALUE gives it one"
     word, is_number = key.lower().rpartition(".")[2], isinstance(value, (int, float))
     if (
         SURROUNDINGS.search(word)
@@ -101,6 +104,8 @@ def why_own(own: Source, key: str, named: Collection[str]) -> str:
         or (isinstance(value, str) and "/" in value)
     ):
         return NAMES_A_PLACE
+    if key not in own.defaults:
+        return f"{NO_DEFAULT}; --good NAME=VALUE gives it one"
     if has_tag(value) or has_tag(own.defaults[key]):
         return "only the script can make its value"
     return parameter(name).pinned

@@ -283,3 +283,62 @@ def test_what_dies_before_its_training_config_for_no_setting_is_said(tool):
     script(tool.folder, ARGPARSE + "    raise ValueError('planted')\n" + TRAINS.format("False"))
     said = tool("bisect", "train.py", "--", "--dataset", "x")
     assert said.status == 2 and "died before it built a training config" in said.all
+
+
+OWNED = """
+    import dataclasses, types, yaml
+    from pydantic import BaseModel, Field
+    {}
+    found = yaml.safe_load(open("bad.yaml"))
+    given = types.SimpleNamespace(lr=3e-4, reward={})
+    given.mix, given.tricky = given.reward.mix, given.reward.tricky
+    del given.reward
+"""
+MODEL = """
+    class Reward(BaseModel):
+        mix: float = Field(0.1, alias="share")
+        tricky: bool = False
+    class Config(BaseModel):
+        reward: Reward | None = Field(default_factory=lambda: Reward(share=0.9))
+        name: str
+"""
+DATA = """
+    @dataclasses.dataclass
+    class Reward:
+        mix: float = 0.1
+        tricky: bool = False
+        reward_unit: int = 1
+"""
+
+
+@pytest.mark.parametrize(("defined", "built", "share"), [
+    (MODEL, "Config.model_validate(found).reward", "share"), (MODEL, "Config(**found).reward", "share"),
+    (MODEL, "Reward(**found['reward'])", "share"), (DATA, "Reward(**found['reward'])", "mix"),
+    (DATA, "Reward(found['reward']['mix'], tricky=found['reward'].get('tricky', 0), "
+     "reward_unit=found['reward']['unit'])", "mix"),
+], ids=["validated", "filled", "within", "dataclass", "by_hand"])  # fmt: skip
+def test_the_default_of_a_key_is_that_of_the_field_it_fills(tool, defined, built, share):
+    """... of a class of the script's own; no other section's key of the same name and value."""
+    script(tool.folder, OWNED.format(defined, built) + TRAINS.format("given.mix > 0.5 and given.tricky"))
+    unit = ", unit: 4" if "unit" in built else ""
+    (tool.folder / "bad.yaml").write_text(
+        f"name: a\nother: {{{share}: 0.9, speed: 3}}\nreward: {{{share}: 0.9, tricky: true{unit}}}\n"
+    )
+    found, result = causes(tool)
+    assert [sorted(one) for one in found] == [sorted([f"script.reward.{share}", "script.reward.tricky"])]
+    assert result["causes"][0]["parameters"][f"script.reward.{share}"] == {"good": 0.1, "bad": 0.9}
+    assert "it has no default" in result["not_varied"]["script.other.speed"]
+    if unit:
+        assert "script.reward.unit" not in result["not_varied"], "`reward_unit` holds it"
+    tool("report", "s")
+    told = (tool.folder / "s/report.html").read_text()
+    assert "All runs had your" in told and "script.other.speed" in told, "nobody knows whether it has a part in it"
+
+
+def test_a_good_value_for_every_setting_leaves_no_other_cause(tool):
+    script(tool.folder, OWNED.format(DATA, "Reward(**found['reward'])") + TRAINS.format("given.tricky"))
+    (tool.folder / "bad.yaml").write_text("reward: {mix: 0.9, tricky: true}\n")
+    assert causes(tool)[0] == [["script.reward.tricky"]]
+    tool("report", "s")
+    told = (tool.folder / "s/report.html").read_text()
+    assert "No other cause is left among the settings that differ." in told

@@ -1,0 +1,150 @@
+"""Classes of the script's own that are filled from its files: their fields' defaults are those of the files' keys.
+
+A key of a YAML, JSON or TOML file has no default by itself. Where the script builds a pydantic model or a dataclass of
+it (``Config(**yaml.safe_load(stream)["reward"])``, ``Config.model_validate(...)``), the class has one: what the script
+runs with when the key is not in the file. Whether a value comes from a file is told by its name and the value itself.
+"""
+
+import contextlib
+import sys
+from collections import Counter
+
+from . import protocol, record, sources, values, wrap
+from .imports import when_imported
+from .library_objects import field_defaults
+from .standard_library import _getframe, dataclasses
+
+# So many objects are looked at: whatever else a script builds are its data.
+_MOST_OBJECTS = 200
+
+
+class _State:
+    """One per process."""
+
+    files: list = []  # what the script's own files of settings hold, as it has them by now
+    owned: set = set()  # paths whose default is known
+    objects = 0  # that were looked at
+
+
+state = _State()
+
+
+def install():
+    """Wrap the classes as they are defined."""
+    when_imported("pydantic.main", _wrap_models)
+    wrap.around(sys.modules["dataclasses"], "_process_class", _define)
+
+
+def _wrap_models(module):
+    wrap.around(module.BaseModel, "__init__", _build_model)
+    wrap.around(module.BaseModel, "model_validate", _validate)
+
+
+def _define(original, *args, **kwargs):
+    cls = original(*args, **kwargs)
+    frame = _getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") == "dataclasses":
+        frame = frame.f_back
+    if frame is not None and wrap.owner_of(frame) == wrap.USER and "__init__" in vars(cls):
+        wrap.around(cls, "__init__", _build_dataclass)
+    return cls
+
+
+def _build_dataclass(original, self, *args, **kwargs):
+    if state.files:
+        names = [field.name for field in dataclasses.fields(type(self)) if field.init]
+        _look(type(self), {**dict(zip(names, args)), **kwargs})  # noqa: B905
+    return original(self, *args, **kwargs)
+
+
+def _build_model(original, self, /, **given):
+    _look(type(self), given)
+    return original(self, **given)
+
+
+def _validate(original, cls, given, *args, **kwargs):
+    _look(cls, given)
+    return original(cls, given, *args, **kwargs)
+
+
+def _look(cls, given):
+    """Record the defaults of the files' keys from which an object of a class is about to be built."""
+    if not state.files or state.objects >= _MOST_OBJECTS or not isinstance(given, dict):
+        return
+    state.objects += 1
+    found = {}
+    with contextlib.suppress(Exception):  # of a class of the user's own
+        for key, path in _origins(given).items():
+            found.update(_defaults_within(path, given[key], *_fields(cls).get(key, (False, None, None))))
+    if found:
+        shown = {".".join(path[1:]): values.encode(value, path[-1]) for path, value in found.items()}
+        record.event(protocol.OwnDefaults("script", shown))
+    state.owned.update(found)
+
+
+def _defaults_within(path, given, known, default, inner):
+    """Path -> default, of a value that fills a field, and of all that is in it where that is of a class, too."""
+    if not isinstance(given, dict) or inner is None:
+        return {path: default} if known else {}
+    found, fields = {}, _fields(inner)
+    for key in (key for key in given if key in fields):
+        found.update(_defaults_within((*path, key), given[key], *fields[key]))
+    return found
+
+
+def _origins(given):
+    """Key -> path in the script's files, of the values that come from there."""
+    nodes = {
+        (number, *path): value for number, tree in enumerate(state.files) for path, value in nodes_of(tree).items()
+    }
+    found = {}
+    for path, value in nodes.items():
+        for key in {path[-1], "_".join(path[1:][-2:])} & given.keys():
+            if value is given[key] or (type(value) is type(given[key]) and value == given[key]):
+                found.setdefault(key, []).append(path)
+    beside = Counter(path[:-1] for paths in found.values() for path in paths)
+
+    def likely(key, path):
+        itself = nodes[path] is given[key] and not sources.is_shared(given[key])
+        return itself, path not in state.owned, beside[path[:-1]]
+
+    return {key: max(paths, key=lambda path: likely(key, path)) for key, paths in found.items()}
+
+
+def nodes_of(tree, before=()):
+    """Path -> value, of a dictionary of dictionaries whose keys are plain names, those dictionaries included."""
+    found = {}
+    for key, value in tree.items():
+        if isinstance(key, str) and "." not in key:
+            found[(*before, key)] = value
+            if isinstance(value, dict):
+                found.update(nodes_of(value, (*before, key)))
+    return found
+
+
+def _fields(cls):
+    """Key -> whether the field has a default, that, and the class that it is of, if that has fields; of a model or a
+    dataclass."""
+    if dataclasses.is_dataclass(cls):
+        fields = [field for field in dataclasses.fields(cls) if field.init]
+        defaults = field_defaults(fields)
+        return {one.name: (one.name in defaults, defaults.get(one.name), _class_in(one.type)) for one in fields}
+    found = {}
+    for name, field in cls.model_fields.items():
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
+        for key in aliases_of(field) or [name]:
+            found[key] = (not field.is_required(), default, _class_in(field.annotation))
+    return found
+
+
+def aliases_of(field):
+    """The names under which a field of a model is filled, where they are not its own."""
+    alias = field.validation_alias or field.alias
+    return [one for one in getattr(alias, "choices", [alias]) if isinstance(one, str)]
+
+
+def _class_in(annotation):
+    """The class with fields in an annotation (``Reward | None``), None if there is none."""
+    inner = (found for one in getattr(annotation, "__args__", ()) if (found := _class_in(one)) is not None)
+    own = isinstance(annotation, type) and (dataclasses.is_dataclass(annotation) or hasattr(annotation, "model_fields"))
+    return annotation if own else next(inner, None)
