@@ -32,7 +32,6 @@ NUMBERS: Mapping[str, tuple[float, float, bool]] = {
     "max_disk": (0.0, 1e6, False),
     "confidence": (0.5, 0.9999, False),
     "margin": (0.0, 1.0, False),
-    "ratio": (1.0, 100.0, True),
 }
 """Option -> least, most, and whether the least itself is excluded."""
 

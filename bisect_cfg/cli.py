@@ -383,12 +383,6 @@ SAFE_VALUES = _section(
         type=_Number(0, 1),
         default=0.5,
     ),
-    _option(
-        "--ratio",
-        "How narrowly a threshold is bracketed: at most this ratio between the unhealthy and the healthy value.",
-        type=_Number(1, 100, above=True),
-        default=1.5,
-    ),
     _option("--verify-steps", "Optimizer steps of each verification run. [four times a trial's, at least 30]", **COUNT),
     _option("--verify-seeds", "Number of runs of a verification, each with its own seed.", **COUNT, default=3),
     _option(

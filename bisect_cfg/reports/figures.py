@@ -15,7 +15,7 @@ from statistics import median
 
 from bisect_cfg.common.configuration import Status, Value, is_number
 from bisect_cfg.common.json_files import JsonObject
-from bisect_cfg.recommend.search_range import search_range_of
+from bisect_cfg.remedy.ranges import search_range_of
 from bisect_cfg.reports.recorded import NO_METRICS, Recorded, asked, finite
 from bisect_cfg.reports.shared import shared
 from bisect_cfg.reports.text import clean, count, show

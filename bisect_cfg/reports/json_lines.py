@@ -14,9 +14,9 @@ from bisect_cfg.common.failures.health import Row
 from bisect_cfg.common.json_files import JsonObject, strict
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask, scrub
-from bisect_cfg.recommend.attempts import Attempt
-from bisect_cfg.recommend.isolated import Health
-from bisect_cfg.recommend.order import Left
+from bisect_cfg.remedy.order import Left
+from bisect_cfg.remedy.remedy import Attempt
+from bisect_cfg.remedy.terms import Health
 from bisect_cfg.reports import text
 from bisect_cfg.reports.answer import SCHEMA
 from bisect_cfg.reports.events import BisectionEvent, CauseFound, Progress, TrialFinished, TrialStarted

@@ -23,7 +23,7 @@ from rich.text import Text
 from bisect_cfg.common.failures.health import Row
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.redact import mask
-from bisect_cfg.recommend.attempts import Attempt
+from bisect_cfg.remedy.remedy import Attempt
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.console import Cleaned, Hanging, console
 from bisect_cfg.reports.events import BisectionEvent, Progress

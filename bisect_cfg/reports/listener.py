@@ -9,9 +9,9 @@ from typing import Self
 from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.common.failures.health import Row
 from bisect_cfg.common.json_files import JsonObject
-from bisect_cfg.recommend.attempts import Attempt
-from bisect_cfg.recommend.isolated import Health
-from bisect_cfg.recommend.order import Left
+from bisect_cfg.remedy.order import Left
+from bisect_cfg.remedy.remedy import Attempt
+from bisect_cfg.remedy.terms import Health
 from bisect_cfg.reports.events import BisectionEvent, Progress
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.runner.runs import Run

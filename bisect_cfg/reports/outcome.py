@@ -11,7 +11,7 @@ from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.explain.match import Match
 from bisect_cfg.probe.protocol import Origin
-from bisect_cfg.recommend.safe import Safe
+from bisect_cfg.remedy.proposals import Safe
 from bisect_cfg.reports.data_rows import FoundRows
 from bisect_cfg.runner.environments import Environments
 from bisect_cfg.runner.runs import Run

@@ -12,9 +12,9 @@ from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.protocol import NAMESPACE, Assigned, Opened
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.recommend.edits import Change, Edit, Edits, configures, find_edits
-from bisect_cfg.recommend.published import published_for
-from bisect_cfg.recommend.remedy import Proposal, Remedy, RemedyStatus, SafeRange
-from bisect_cfg.recommend.safe import Safe
+from bisect_cfg.remedy.alternatives import published_for
+from bisect_cfg.remedy.proposals import Safe
+from bisect_cfg.remedy.remedy import Proposal, Remedy, RemedyStatus, SafeRange
 from bisect_cfg.reports.command_answer import changed_command
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_config import TITLE, YAML, safe_yaml
@@ -156,7 +156,6 @@ def _range(found: SafeRange) -> JsonObject:
         "bad": found.bad,
         "healthy_up_to": found.healthy,
         "not_from": found.unhealthy,
-        "probability": round(found.probability, 4),
         "settled": found.settled,
         "trials": list(found.trials),
         "shown": found.shown,

@@ -14,10 +14,10 @@ from rich.text import Text
 from bisect_cfg.common.configuration import Value, equal
 from bisect_cfg.common.failures.health import SILENT_KINDS
 from bisect_cfg.common.json_files import JsonObject
-from bisect_cfg.recommend.attempts import Attempt
-from bisect_cfg.recommend.isolated import Health
-from bisect_cfg.recommend.remedy import RemedyStatus, failure_bound
-from bisect_cfg.recommend.schedule import Prefix
+from bisect_cfg.remedy.remedy import Attempt, RemedyStatus
+from bisect_cfg.remedy.schedule import Prefix
+from bisect_cfg.remedy.terms import Health
+from bisect_cfg.remedy.threshold import failure_bound
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Hanging

@@ -14,7 +14,7 @@ from bisect_cfg.probe.redact import scrub
 
 if TYPE_CHECKING:
     from bisect_cfg.probe.protocol import Origin
-    from bisect_cfg.recommend.isolated import Health
+    from bisect_cfg.remedy.terms import Health
     from bisect_cfg.runner.verdict import Verdict
 
 NAMED = 5

@@ -16,10 +16,11 @@ from optuna.study import StudySummary
 from optuna.trial import FrozenTrial
 from sqlalchemy.exc import SQLAlchemyError
 
-from bisect_cfg.common.configuration import Value
+from bisect_cfg.common.configuration import Outcome, Value
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import scrub
+from bisect_cfg.store.causes import TrialRow
 from bisect_cfg.store.encoding import purpose_of, result_of, values_of
 from bisect_cfg.store.storage import BESIDE, cannot_open, open_storage, sqlite_storage
 from bisect_cfg.store.store import CONCLUDED, VOID
@@ -116,7 +117,7 @@ def rows_of(trials: Iterable[FrozenTrial], levels: Mapping[str, tuple[Value, Val
                 "outcome": known.get("outcome", "") if trial.state.is_finished() else "running",
                 "signature": known.get("signature"),
                 "seconds": known.get("seconds"),
-                "step": result_of(trial).step_of_training if "result" in known else known.get("step"),
+                "step": result_of(trial).step_of_training,
                 "purpose": purpose.of_run(run),
                 "reason": known.get("reason", ""),
                 "companions": ", ".join(known.get("companions", ())),
@@ -129,6 +130,28 @@ def rows_of(trials: Iterable[FrozenTrial], levels: Mapping[str, tuple[Value, Val
             }
         )
     return rows
+
+
+def row_of(trial: FrozenTrial, levels: Mapping[str, tuple[Value, Value]], outcome: Outcome | None = None) -> TrialRow:
+    """The row of a finished trial.
+
+    Args:
+        trial: of a study.
+        levels: factor -> its good and its bad value.
+        outcome: by what is known now; None: as recorded.
+    """
+    result, attributes = result_of(trial), trial.user_attrs
+    return TrialRow(
+        trial.number,
+        outcome or Outcome(attributes.get("outcome", result.outcome)),
+        result.signature,
+        result.seconds,
+        result.step_of_training,
+        *purpose_of(trial),
+        attributes["reason"],
+        tuple(attributes.get("companions", ())),
+        values_of(trial, levels) or {},
+    )
 
 
 def _read(words: str) -> Value:

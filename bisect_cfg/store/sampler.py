@@ -15,7 +15,7 @@ from bisect_cfg.search import Ask, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.store.encoding import SUBSET, WANTED, plain, purpose_of, result_attributes, result_of
 from bisect_cfg.store.interface import TrialResult
-from bisect_cfg.store.store import BESIDES, Store
+from bisect_cfg.store.store import Store
 
 Classify = Callable[[TrialResult, int, TrialResult | None], Outcome | None]
 """(result, subset, result of the failing bad baseline or None) -> outcome, None while that is unknown."""
@@ -148,8 +148,7 @@ class SearchTrials:
         """Write a run of the bad configuration with other values as begun; see `WANTED`."""
         told = {name: plain(redact.mask(value, name)) for name, value in changes.items()}
         attributes = {WANTED: told, "purpose": Purpose.ASKED.value, "reason": reason}
-        attributes[BESIDES] = [name for name in changes if name not in self.bad]
-        return self.store.begin(self.store.params({**self.bad, **changes}), attributes)
+        return self.store.begin_values({**self.bad, **changes}, attributes)
 
     def add(self, ask: Ask, result: TrialResult) -> None:
         """Write a trial that was run before; one of the same question and purpose that was added already stays."""

@@ -212,6 +212,11 @@ class Store:
         template = self._template(TrialState.RUNNING, None, params, attributes)
         return self.storage.get_trial(self.storage.create_new_trial(self._id, template_trial=template))
 
+    def begin_values(self, configuration: Configuration, attributes: JsonObject) -> FrozenTrial:
+        """As `begin`, for a run with values that may lie between the two levels, and settings that are no factors."""
+        besides = [name for name in configuration if name not in self.distributions]
+        return self.begin(self.params(configuration), {**attributes, BESIDES: besides})
+
     def take(self, number: int, attributes: JsonObject) -> None:
         """Write what is asked into a trial that Optuna has begun by itself."""
         for name, value in attributes.items():

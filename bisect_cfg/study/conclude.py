@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bisect_cfg.common.configuration import Configuration, Outcome, configuration_of
+from bisect_cfg.common.configuration import Configuration, configuration_of
 from bisect_cfg.search import Conclusion, FoundCause, SubsetClaim
 from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Report, TrialRow, wilson
-from bisect_cfg.store.encoding import WANTED, purpose_of, result_of, values_of
+from bisect_cfg.store.encoding import WANTED
+from bisect_cfg.store.rows import row_of
 from bisect_cfg.store.sampler import SearchTrials
 
 
@@ -72,17 +73,5 @@ def _rows(trials: SearchTrials) -> Iterator[TrialRow]:
     outcomes = {record.number: record.outcome for record in trials.records()}
     every = [*trials.all(), *trials.store.trials(WANTED)]
     for trial in sorted(every, key=lambda trial: trial.number):
-        if not trial.state.is_finished():
-            continue
-        result, attributes = result_of(trial), trial.user_attrs
-        yield TrialRow(
-            trial.number,
-            outcomes.get(trial.number) or Outcome(attributes.get("outcome", result.outcome)),
-            result.signature,
-            result.seconds,
-            result.step_of_training,
-            *purpose_of(trial),
-            attributes["reason"],
-            tuple(attributes.get("companions", ())),
-            values_of(trial, trials.store.levels) or {},
-        )
+        if trial.state.is_finished():
+            yield row_of(trial, trials.store.levels, outcomes.get(trial.number))

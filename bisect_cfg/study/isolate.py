@@ -10,7 +10,7 @@ from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.parameters.odds import odds_of
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Raised
-from bisect_cfg.recommend.proposals import weight
+from bisect_cfg.remedy.proposals import weight
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.store.folder import ANEW
 from bisect_cfg.store.inputs import found_in_first_run, identity_of

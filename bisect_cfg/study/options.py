@@ -10,8 +10,7 @@ from pathlib import Path
 from bisect_cfg.common.configuration import Value
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import flag_of
-from bisect_cfg.recommend.remedy import MARGIN
-from bisect_cfg.recommend.search_range import DEFAULT_RATIO
+from bisect_cfg.remedy.remedy import MARGIN
 from bisect_cfg.store.inputs import hash_of
 from bisect_cfg.targets.good import Assignment, as_given
 from bisect_cfg.targets.sides import Given
@@ -61,7 +60,6 @@ class Options:
     recommend: bool = True
     environments: bool = True
     margin: float = MARGIN
-    ratio: float = DEFAULT_RATIO
     verify_steps: int | None = None
     verify_seeds: int = 3
     remedies: int | None = None

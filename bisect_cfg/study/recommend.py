@@ -1,35 +1,122 @@
 """The phase after isolation: find values that train, by running them.
 
-What to run is decided by `recommend.remedy` from what has been run; this module runs it, has it judged
-(`recommend.isolated`) and records it in the study (`recommend.safe_trials`). Stopping it anywhere and starting it
-again, with the same or other margins, seeds and weights, goes on from the recorded runs.
+What to run is decided by `remedy.order` from what has been run; this module makes the runs, has them judged
+(`remedy.terms`) and records them. Stopping it anywhere and starting it again, with the same or other margins, seeds and
+weights, goes on from the recorded runs.
+
+The runs are trials of the study like those of the search, which never takes them for its own as they carry no "subset".
+What was asked is in the attribute `SAFE`; the values of the factors are parameters wherever Optuna's distribution has
+room for them, so that the dashboard shows them on the way between good and bad.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bisect_cfg.common.configuration import Outcome, Status
+from optuna.trial import FrozenTrial
+
+from bisect_cfg.common.configuration import Outcome, Purpose, Status
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.engines.local import LocalEngine
-from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
-from bisect_cfg.recommend.isolated import Given, Health, IsolatedScript, Wishes
-from bisect_cfg.recommend.isolated_command import IsolatedCommand
-from bisect_cfg.recommend.order import left, look
-from bisect_cfg.recommend.proposals import ranked
-from bisect_cfg.recommend.remedy import MOST_ASKED, Remedy, RemedyStatus
-from bisect_cfg.recommend.safe import Safe
-from bisect_cfg.recommend.safe_trials import SafeTrials
+from bisect_cfg.probe.redact import mask
+from bisect_cfg.remedy.order import Given, Look, left, look
+from bisect_cfg.remedy.proposals import Safe, ranked
+from bisect_cfg.remedy.remedy import MOST_ASKED, Aim, Attempt, Ran, RemedyStatus
+from bisect_cfg.remedy.terms import Health, Isolated, Wishes, meaning_of
 from bisect_cfg.reports.text import unhealthy
 from bisect_cfg.runner.environments import CannotBuild
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.store.store import Void
+from bisect_cfg.store.encoding import SAFE, plain, result_attributes, result_of
+from bisect_cfg.store.interface import TrialResult
+from bisect_cfg.store.rows import row_of
+from bisect_cfg.store.store import Store, Void
 from bisect_cfg.study.environments import cures_of
 from bisect_cfg.study.loop import Action, run_loop
 from bisect_cfg.study.study import Study
-from bisect_cfg.targets.command import CommandTarget
+
+FAILED_AT = "failed_at"
+"""Attribute of a run: the step at which it was certain not to be healthy."""
+
+
+def recommend(study: Study) -> None:
+    """Look for safe values, where causes are isolated and they are wanted."""
+    answer, options, report = study.answer, study.options, study.answer.report
+    if not options.recommend or report.status != Status.ISOLATED:
+        return
+    wishes = Wishes(
+        margin=options.margin,
+        verify_steps=options.verify_steps,
+        verify_seeds=options.verify_seeds,
+        remedies=options.remedies,
+        keep=options.keep,
+        jobs=options.jobs,
+        cures=cures_of(study, answer.known and answer.known.entry),
+    )
+    study.listener.phase("safe values", "looking for safe values")
+
+    def folder_of(number: int) -> str:
+        return str(answer.details.get(number, {}).get("folder", number))
+
+    meaning = meaning_of(study.settings)
+    isolated = Isolated(study.trials, report, answer.bad_run, answer.good_run, wishes, folder_of, meaning)
+    work = _Work(study, isolated, isolated.given())
+    run_loop(work, LocalEngine(work.execute, options.jobs))
+    safe = work.answer()
+    best = {**study.settings.bad, **safe.best.changes} if safe.best else None
+    report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
+    study.find(report=report, safe=safe, details={**answer.details, **safe.details})
+
+
+# -------------------------------------------------------------------------------------------------- as they are record
+
+
+def begin(store: Store, attempt: Attempt, mode: str) -> int:
+    """Write a run before it starts, and how it meets the full learning rate, for people; its number."""
+    asked = {
+        "configuration": {name: mask(value, name) for name, value in attempt.configuration.items()},
+        "seed": attempt.seed,
+        "steps": attempt.steps,
+        "mode": mode,
+    }
+    purpose = {"purpose": Purpose.RECOMMEND.value, "run": attempt.aim.value, "reason": attempt.reason}
+    return store.begin_values(attempt.configuration, {SAFE: plain(asked), **purpose}).number
+
+
+def made(store: Store) -> list[Ran]:
+    """The runs of this phase that have ended."""
+    return [_ran(trial, store) for trial in store.trials(SAFE) if trial.state.is_finished()]
+
+
+def _ran(trial: FrozenTrial, store: Store) -> Ran:
+    asked, result = trial.user_attrs[SAFE], result_of(trial)
+    configuration = dict(asked["configuration"])
+    for factor in store.factors:  # secrets, which stand in no study, are as the factors have them
+        for level in (factor.good, factor.bad):
+            shown = mask(level, factor.name)
+            if shown != level and configuration.get(factor.name) == shown:
+                configuration[factor.name] = level
+    return Ran(
+        configuration,
+        asked["seed"],
+        asked["steps"],
+        result.outcome is Outcome.PASS,
+        trial.number,
+        trial.user_attrs.get(FAILED_AT),
+        result.message,
+        result.seconds,
+        result.attributes.get("observation", {}).get("steps"),
+    )
+
+
+def _details(trial: FrozenTrial, store: Store, isolated: Isolated) -> JsonObject:
+    """What else is worth keeping of a run: what it set beside the factors, and its seed."""
+    asked = trial.user_attrs[SAFE]
+    extra = {name: value for name, value in asked["configuration"].items() if name not in store.levels}
+    return {**(trial.user_attrs.get("attributes") or {}), "extra": extra, "seed": isolated.seed(asked["seed"])}
+
+
+# ---------------------------------------------------------------------------------------------------- as they are made
 
 
 @dataclass(eq=False)
@@ -49,93 +136,42 @@ class _Result:
     health: Health | None = None
 
 
-class SafeValues:
-    """The phase for one script, or command, whose causes are isolated.
+class _Work:
+    """What the loop works off: run until every remedy is settled, or the budget is spent."""
 
-    Args:
-        study: of this pass.
-        isolated: what was isolated.
-        trials: of the study, those of this phase.
-        given: what is known before the first of them.
-    """
-
-    def __init__(self, study: Study, isolated: IsolatedScript, trials: SafeTrials, given: Given) -> None:
-        self._study, self._options = study, study.options
-        self._isolated, self._trials, self._given = isolated, trials, given
+    def __init__(self, study: Study, isolated: Isolated, given: Given) -> None:
+        self._study, self._options, self._store = study, study.options, study.store
+        self._isolated, self._given = isolated, given
         self.interrupt, self.go_on = study.site.interrupt, study.site.go_on
         self.running: list[_Begun] = []
 
-    def run(self) -> Safe:
-        """Run until every remedy is settled, or the budget is spent.
-
-        Raises:
-            KeyboardInterrupt: after the running trials were ended and closed.
-        """
-        run_loop(self, LocalEngine(self.execute, self._options.jobs))
-        remedies, attempts = self._look()
-        return self._answer(remedies, self._spent(attempts))
-
-    def _runs(self) -> list[Ran]:
-        return [*self._given.known, *self._trials.ran()]
-
-    def _spent(self, attempts: Sequence[Attempt]) -> str:
-        """Why these are not made, "" if they may be."""
-        return self._study.limits.spent(self._study.store.count()) if attempts else ""
-
-    # ------------------------------------------------------------------------------------------- what to run next
-
     def next_action(self) -> _Begun | Action:
-        _, attempts = self._look()
-        running = {begun.attempt.key for begun in self.running}
-        open_questions = [] if self._spent(attempts) else [one for one in attempts if one.key not in running]
-        if not open_questions:
+        found = self._look()
+        if not found.wanted or self._spent(found):
             return Action.WAIT if self.running else Action.DONE
         if len(self.running) >= self._options.jobs:
             return Action.WAIT
-        attempt = open_questions[0]
-        given, listener = self._given, self._study.listener
-        listener.safe_runs_left(left(given.terms, given.proposals, self._runs(), given.budget, self._options.keep))
-        number = self._trials.start(attempt, str(self._isolated.prefix(attempt.configuration, attempt.steps)))
-        begun = _Begun(number, attempt)
+        attempt, listener = found.wanted[0], self._study.listener
+        listener.safe_runs_left(left(self._given, made(self._store)))
+        mode = str(self._isolated.prefix(attempt.configuration, attempt.steps))
+        begun = _Begun(begin(self._store, attempt, mode), attempt)
         self.running.append(begun)
-        listener.safe_run_started(number, attempt)
+        listener.safe_run_started(begun.number, attempt)
         return begun
 
-    def _look(self) -> tuple[list[Remedy], list[Attempt]]:
-        """Every remedy as far as it is known, and what is asked next, most wanted first."""
-        given, running = self._given, [begun.attempt for begun in self.running]
-        remedies, attempts, open_ones = look(
-            given.terms, given.proposals, self._runs(), given.budget, self._options.keep, running
-        )
-        still = {attempt.key for attempt in open_ones}
+    def _look(self) -> Look:
+        """How things stand; a run that can change nothing any more is ended."""
+        found = look(self._given, made(self._store), [begun.attempt for begun in self.running])
+        still = {attempt.key for attempt in found.open}
         for begun in self.running:
             if begun.attempt.aim is Aim.VERIFY and begun.attempt.key not in still:
                 begun.needed = False
                 self._study.site.end(begun.number)
-        return remedies, attempts
+        return found
 
-    def _answer(self, remedies: Sequence[Remedy], spent: str) -> Safe:
-        rank = ranked(remedies, self._options.keep)
-        first = self._isolated.seed(0)
-        # A million may be wanted; those that ran, or could have been next, are named.
-        seeds = min(self._options.verify_seeds, max([MOST_ASKED, *(len(remedy.passed) for remedy in rank)]))
-        best = next((remedy for remedy in rank if remedy.status is not RemedyStatus.REJECTED), None)
-        prefix = None
-        if best is not None:
-            wanted = self._isolated.prefix({**self._given.terms.bad, **best.changes}, self._given.terms.verify_steps)
-            prefix = replace(wanted, steps=best.steps)
-        details = self._trials.details()
-        return Safe(
-            tuple(rank),
-            tuple(self._trials.rows()),
-            {number: {**said, "seed": self._isolated.seed(said["seed"])} for number, said in details.items()},
-            tuple(first + k for k in range(seeds)),
-            prefix,
-            spent,
-            frozenset(name.removeprefix("args.") for name in self._options.keep),
-        )
-
-    # ------------------------------------------------------------------------------------------------- one run
+    def _spent(self, found: Look) -> str:
+        """Why what is wanted is not run, "" if it may be."""
+        return self._study.limits.spent(self._store.count()) if found.wanted else ""
 
     def execute(self, begun: _Begun) -> _Result:
         """Run it, in whatever thread; nothing is written into the study."""
@@ -149,56 +185,48 @@ class SafeValues:
 
     def record(self, begun: _Begun, result: _Result) -> None:
         run, health, attempt = result.run, result.health, begun.attempt
-        if health is None:
-            self._trials.store.void(begun.number, Void.NOT_NEEDED)
-            self.running.remove(begun)
-            return
-        seen = None if run is None else run.seen
-        values: JsonObject = {
-            "seconds": 0.0 if seen is None else round(seen.seconds, 6),
-            "step": health.failed_at or (0 if seen is None else seen.steps if seen.counted else None),
-            "text": unhealthy(health),
-        }
-        if run is not None:
-            values["attributes"] = {**run.attributes, "horizon": attempt.steps}
-        if health.failed_at is not None:
-            values["failed_at"] = health.failed_at
-        if health.signature is not None:
-            values["signature"] = health.signature
-        outcome = Outcome.PASS if health.healthy else Outcome.FAIL
-        self._trials.finish(begun.number, values, outcome, {} if run is None else run.intermediate)
         self.running.remove(begun)
-        made = attempt.steps if seen is None else min(attempt.steps, seen.steps or attempt.steps)
-        ended = replace(attempt, steps=made)
-        self._study.listener.safe_run_finished(begun.number, ended, health, values["seconds"])
+        if health is None:
+            self._store.void(begun.number, Void.NOT_NEEDED)
+            return
+        outcome = Outcome.PASS if health.healthy else Outcome.FAIL
+        told = TrialResult(outcome, health.signature, unhealthy(health), step=health.failed_at)
+        steps = attempt.steps
+        if run is not None:
+            step = health.failed_at or (run.seen.steps if run.seen.counted else None)
+            attributes = {**run.attributes, "horizon": attempt.steps}
+            told = replace(
+                told, seconds=run.seen.seconds, step=step, attributes=attributes, intermediate=run.intermediate
+            )
+            steps = min(attempt.steps, run.seen.steps or attempt.steps)
+        values = result_attributes(told, outcome)
+        if health.failed_at is not None:
+            values[FAILED_AT] = health.failed_at
+        self._store.finish(begun.number, values, outcome, told.intermediate, healthy=True)
+        self._study.listener.safe_run_finished(begun.number, replace(attempt, steps=steps), health, told.seconds)
 
     def close(self, begun: _Begun) -> None:
-        self._trials.store.void(begun.number, Void.INTERRUPTED)
+        self._store.void(begun.number, Void.INTERRUPTED)
 
-
-def recommend(study: Study) -> None:
-    """Look for safe values, where causes are isolated and they are wanted."""
-    answer, options, report = study.answer, study.options, study.answer.report
-    if not options.recommend or report.status != Status.ISOLATED:
-        return
-    wishes = Wishes(
-        margin=options.margin,
-        ratio=options.ratio,
-        verify_steps=options.verify_steps,
-        verify_seeds=options.verify_seeds,
-        remedies=options.remedies,
-        keep=options.keep,
-        jobs=options.jobs,
-        cures=cures_of(study, answer.known and answer.known.entry),
-    )
-    study.listener.phase("safe values", "looking for safe values")
-    kind = IsolatedCommand if isinstance(study.target, CommandTarget) else IsolatedScript
-
-    def folder_of(number: int) -> str:
-        return str(answer.details.get(number, {}).get("folder", number))
-
-    isolated = kind(study.trials, report, answer.bad_run, answer.good_run, wishes, folder_of)
-    safe = SafeValues(study, isolated, SafeTrials(study.store), isolated.given()).run()
-    best = {**study.settings.bad, **safe.best.changes} if safe.best else None
-    report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
-    study.find(report=report, safe=safe, details={**answer.details, **safe.details})
+    def answer(self) -> Safe:
+        """What came out."""
+        found, isolated, options, store = self._look(), self._isolated, self._options, self._store
+        rank = ranked(found.remedies, options.keep)
+        # A million seeds may be wanted; those that ran, or could have been next, are named.
+        seeds = min(options.verify_seeds, max([MOST_ASKED, *(len(remedy.passed) for remedy in rank)]))
+        best = next((remedy for remedy in rank if remedy.status is not RemedyStatus.REJECTED), None)
+        prefix = None
+        if best is not None:
+            terms = self._given.terms
+            wanted = isolated.prefix({**terms.bad, **best.changes}, terms.verify_steps)
+            prefix = replace(wanted, steps=best.steps)
+        finished = [trial for trial in store.trials(SAFE) if trial.state.is_finished()]
+        return Safe(
+            tuple(rank),
+            tuple(row_of(trial, store.levels) for trial in finished),
+            {trial.number: _details(trial, store, isolated) for trial in finished},
+            tuple(isolated.seed(number) for number in range(seeds)),
+            prefix,
+            self._spent(found),
+            frozenset(name.removeprefix("args.") for name in options.keep),
+        )

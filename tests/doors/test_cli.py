@@ -554,7 +554,6 @@ def test_a_death_before_training_is_no_step_and_its_sentence_ends_once(tool):
         ),
         (("bisect", "a.py", "--jobs", "1.5"), "1.5 is not a whole number from 1 on."),
         (("recommend", "s", "--margin", "2"), "'--margin': '2' is not a finite number from 0 to 1."),
-        (("recommend", "s", "--ratio", "1"), "'--ratio': '1' is not a finite number above 1 up to 100."),
     ],
 )
 def test_what_was_typed_wrong_is_said_in_one_line(tool, words, said):
@@ -576,7 +575,7 @@ LINES = (
     "--training 2 --from-checkpoint c --until-failure --isolate-data --log l --prove from-start --max-disk 1.5 "
     "--steps 3 --trial-timeout 5.0 --jobs 2 --devices 0,1 --first --confirm 3 --confidence 0.9 "
     "--failure any --prior flat --start cold --max-trials 9 --max-seconds 60.0 --storage sqlite:///x.db --env-cache e "
-    "--no-where --no-recommend --no-environments --margin 0.2 --ratio 2.0 --verify-steps 40 --verify-seeds 5 "
+    "--no-where --no-recommend --no-environments --margin 0.2 --verify-steps 40 --verify-seeds 5 "
     "--remedies 2 --keep beta -- --lr 'a b'",
     "--good a=1 --bad b.yaml --config-format json --good-packages f.txt -- sort {flags}",
     ".",

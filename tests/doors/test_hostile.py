@@ -61,7 +61,7 @@ def shell(tool: Tool, command: str, **options: object):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    (["--margin", "nan"], "--margin"), (["--ratio", "inf"], "--ratio"), (["--max-seconds", "1e400"], "--max-seconds"),
+    (["--margin", "nan"], "--margin"), (["--max-seconds", "1e400"], "--max-seconds"),
     (["--confidence", "nan"], "--confidence"), (["--trial-timeout", "NaN"], "--trial-timeout"),
     (["--good", "learning_rate=nan"], "NaN"), (["--good", "learning_rate=1e999"], "larger than a number"),
     (["--good", "run_name=!!binary aGk="], "binary"), (["--good", "a=&a [*a]"], "contains itself"),
@@ -389,7 +389,7 @@ def test_a_million_seeds_and_no_time(study):
     said = study("recommend", "s", "--trust", "--verify-seeds", "1000000", "--max-seconds", "4")
     assert_told(said, "--max-seconds", status=3)
     assert len((study.folder / "s/result.json").read_bytes()) < 200_000
-    assert_told(study("recommend", "s", "--trust", "--ratio", "1.0000001", "--verify-seeds", "1"), status=0)
+    assert_told(study("recommend", "s", "--trust", "--margin", "0.0000001", "--verify-seeds", "1"), status=0)
 
 
 def test_the_folder_is_deleted_under_it(fresh_tool):

@@ -50,7 +50,7 @@ def study(folder: Path, trials: int, steps: int, factors: int = 40) -> Path:
         "parameters": {name: {"good": 0.2, "bad": 0.1} for name in names[:2]}, "companions": [], "inseparable": [],
         "signature": "SIGFPE", "step": 3, "evidence": {"fails": claim, "passes_without": {names[0]: claim}},
     }  # fmt: skip
-    known = {"good": 0.2, "bad": 0.1, "healthy_up_to": 0.17, "not_from": 0.15, "probability": 0.98, "settled": True,
+    known = {"good": 0.2, "bad": 0.1, "healthy_up_to": 0.17, "not_from": 0.15, "settled": True,
              "trials": [2, 3], "shown": "SIGFPE"}  # fmt: skip
     rows[2]["values"][names[0]], rows[3]["values"][names[0]] = 0.17, 0.15
     published = [{"value": 0.18, "recipe": "a recipe", "source": "https://example.org", "note": ""}]

@@ -17,9 +17,9 @@ from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Resumed
-from bisect_cfg.recommend.attempts import Aim, Attempt
-from bisect_cfg.recommend.isolated import Health
-from bisect_cfg.recommend.order import Left
+from bisect_cfg.remedy.order import Left
+from bisect_cfg.remedy.remedy import Aim, Attempt
+from bisect_cfg.remedy.terms import Health
 from bisect_cfg.reports import live
 from bisect_cfg.reports.answer import as_result
 from bisect_cfg.reports.events import CauseFound, Progress, TrialFinished, TrialStarted

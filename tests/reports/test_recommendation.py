@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.recommend.remedy import Proposal, Remedy, RemedyStatus, SafeRange
-from bisect_cfg.recommend.safe import Safe
-from bisect_cfg.recommend.schedule import Prefix
+from bisect_cfg.remedy.proposals import Safe
+from bisect_cfg.remedy.remedy import Proposal, Remedy, RemedyStatus, SafeRange
+from bisect_cfg.remedy.schedule import Prefix
 from bisect_cfg.reports.recommendation import first_of_all, recommendation, title_of
 from tests.reports import made
 
 ISSUE = {"environment": True, "cures": ["Install nvidia-cublas-cu12 12.4.5.8 or later."]}
-RATE = SafeRange("learning_rate", 1e-6, 1e-3, 1e-4, 2e-4, 0.97, True, (7, 8), "entropy fell")
+RATE = SafeRange("learning_rate", 1e-6, 1e-3, 1e-4, 2e-4, True, (7, 8), "entropy fell")
 RESET = Remedy(
     Proposal({"bf16": False}, resets=("bf16",)), {"bf16": False}, RemedyStatus.VERIFIED, (), (5, 6), 30, tried=True
 )

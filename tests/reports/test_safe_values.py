@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bisect_cfg.recommend.published import published_for
-from bisect_cfg.recommend.schedule import Prefix
+from bisect_cfg.remedy.alternatives import published_for
+from bisect_cfg.remedy.schedule import Prefix
 from bisect_cfg.reports import safe_values
 from bisect_cfg.reports.safe_values import print_recommendation
 

@@ -9,7 +9,7 @@ import pytest
 from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.common.failures.health import Symptom
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.recommend.isolated import Health
+from bisect_cfg.remedy.terms import Health
 from bisect_cfg.reports import text
 from bisect_cfg.runner.verdict import Ended, Metrics, Observation, Verdict, judge
 

@@ -13,14 +13,14 @@ from optuna.trial import TrialState
 
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.common.configuration import Purpose, difference
-from bisect_cfg.recommend.attempts import Aim, Attempt
-from bisect_cfg.recommend.safe_trials import SafeTrials
+from bisect_cfg.remedy.remedy import Aim, Attempt
 from bisect_cfg.search import Ask, Problem
 from bisect_cfg.store import store as stores
-from bisect_cfg.store.encoding import QUESTION, SUBSET
+from bisect_cfg.store.encoding import QUESTION, SAFE, SUBSET, result_attributes
 from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.store.sampler import SearchTrials
 from bisect_cfg.store.store import Store, StudyHeld, StudyMismatch, Void
+from bisect_cfg.study.recommend import begin, made
 
 GOOD = {"lr": 1e-6, "bf16": False, "steps": 4, "optim": "adamw"}
 BAD = {"lr": 1e-3, "bf16": True, "steps": 16, "optim": "sgd"}
@@ -80,16 +80,16 @@ def test_what_a_dead_process_left_running_is_lost_and_nothing_else(storage) -> N
 
 def test_each_phase_sees_its_own_trials(storage) -> None:
     store = opened(storage)
-    safe = SafeTrials(store)
     asked = store.begin(store.params(BAD), {QUESTION: "bad-config-1"}).number
     subset = store.begin(store.params(GOOD), {SUBSET: []}).number
-    number = safe.start(Attempt({**BAD, "lr": 1e-5}, 1, 30, Aim.VERIFY, "does it train?"), "from the start")
+    number = begin(store, Attempt({**BAD, "lr": 1e-5}, 1, 30, Aim.VERIFY, "does it train?"), "from the start")
     assert [trial.number for trial in store.trials(SUBSET)] == [subset]
-    assert [trial.number for trial in safe.all()] == [number]
+    assert [trial.number for trial in store.trials(SAFE)] == [number]
     assert store.number_of("bad-config-1") is None  # before it has ended
     for one in (asked, number):
-        store.finish(one, {"outcome": "pass", "seconds": 2.0}, Outcome.PASS)
-    (ran,) = safe.ran()
+        result = TrialResult(Outcome.PASS, seconds=2.0)
+        store.finish(one, result_attributes(result, result.outcome), result.outcome)
+    (ran,) = made(store)
     assert (ran.number, ran.healthy, ran.steps, ran.seconds) == (number, True, 30, 2.0)
     assert store.number_of("bad-config-1") == asked and store.number_of("good") is None and store.count() == 3
 
@@ -116,7 +116,7 @@ def test_a_run_that_is_told_twice_is_added_once(storage) -> None:
 
 def test_the_best_trial_is_a_healthy_one_that_gives_up_least(storage) -> None:
     store = opened(storage, weights={"lr": 3.0, "bf16": 1.0, "steps": 0.0, "optim": 0.0})
-    safe, best = SafeTrials(store), {**BAD, "lr": 10**-4.5}
+    best = {**BAD, "lr": 10**-4.5}
     for subset in ((), ("bf16",), ("lr",), tuple(BAD)):
         configuration = {**GOOD, **{name: BAD[name] for name in subset}}
         number = store.begin(store.params(configuration), {SUBSET: list(subset)}).number
@@ -125,7 +125,8 @@ def test_the_best_trial_is_a_healthy_one_that_gives_up_least(storage) -> None:
     for configuration, outcome in (
         (GOOD, Outcome.PASS), (best, Outcome.PASS), (BAD, Outcome.FAIL), (other, Outcome.PASS)
     ):  # fmt: skip
-        safe.finish(safe.start(Attempt(configuration, 0, 30, Aim.VERIFY, ""), ""), {}, outcome)
+        number = begin(store, Attempt(configuration, 0, 30, Aim.VERIFY, ""), "")
+        store.finish(number, {}, outcome, healthy=True)
     assert [trial.value for trial in store.study.trials] == pytest.approx([2.0, 1.75, 1.25, 3.0, 1.0, 0.375, 3.0, 0.2])
     assert store.study.best_trial.user_attrs["besides"] == ["adam_epsilon"]
     assert store.study.metric_names is not None and "given up" in store.study.metric_names[0]

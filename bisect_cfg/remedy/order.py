@@ -3,8 +3,6 @@
 The remedy that gives up least is followed until it is verified; if it has to step back so far that another one gives up
 less, that one takes its place. Then the others, in the same order: as many as were asked for, or for as long as looking
 for safe values has not taken longer than isolating the cause did. What is left is known and not tried.
-
-A verification that has met one unhealthy run is decided; what else of it is running is ended.
 """
 
 from __future__ import annotations
@@ -14,9 +12,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from bisect_cfg.common.configuration import Configuration, equal
-from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
-from bisect_cfg.recommend.proposals import guessed, loss
-from bisect_cfg.recommend.remedy import Proposal, Remedy, RemedyStatus, Terms, follow
+from bisect_cfg.remedy.proposals import guessed, price
+from bisect_cfg.remedy.remedy import Aim, Attempt, Proposal, Ran, Remedy, RemedyStatus, Terms, follow
 
 MOST_REMEDIES = 4
 """So many verified remedies are enough to choose from, unless more are asked for: each is a few long runs. Fewer were
@@ -46,54 +43,78 @@ class Budget:
     workers: int = 1
 
 
-def look(
-    terms: Terms,
-    proposals: Sequence[Proposal],
-    runs: Sequence[Ran],
-    budget: Budget,
-    keep: Collection[str] = (),
-    running: Sequence[Attempt] = (),
-) -> tuple[list[Remedy], list[Attempt], list[Attempt]]:
-    """Every remedy as far as it is known, and what to run next.
+@dataclass(frozen=True)
+class Given:
+    """What safe values are looked for with.
+
+    Attributes:
+        terms: what does not change while the remedies are followed.
+        proposals: where the remedies begin.
+        budget: what looking for them may cost.
+        known: runs of the search (without `seconds`) that say something of them.
+        keep: names the user would rather not change.
+    """
+
+    terms: Terms
+    proposals: Sequence[Proposal]
+    budget: Budget
+    known: Sequence[Ran] = ()
+    keep: Collection[str] = ()
+
+
+@dataclass(frozen=True)
+class Look:
+    """How things stand.
+
+    Attributes:
+        remedies: each remedy once, as far as it is known.
+        wanted: the attempts to make next, the most wanted first.
+        open: those that any remedy would still make. One that runs and is not among them can change nothing any more: a
+            verification is decided by its first unhealthy run.
+    """
+
+    remedies: list[Remedy]
+    wanted: list[Attempt]
+    open: list[Attempt]
+
+
+def look(given: Given, runs: Sequence[Ran], running: Sequence[Attempt] = ()) -> Look:
+    """How things stand after these runs of this phase.
 
     Args:
-        terms: what does not change.
-        proposals: where the remedies begin.
-        runs: made so far, of the search (without `seconds`) and of this phase.
-        budget: see there.
-        keep: names the user would rather not change.
+        given: what does not change.
+        runs: made so far.
         running: attempts whose runs have not ended.
-
-    Returns:
-        The remedies, each remedy once; the attempts to make, most wanted first; those that any remedy would still make.
     """
-    followed = [follow(terms, proposal, runs) for proposal in proposals]
-    order = sorted(range(len(proposals)), key=lambda i: (_price(followed[i][0], keep), i))
-    kept: list[int] = []
-    for i in order:  # two that come to the same values are one remedy
-        if not any(_same(followed[i][0], followed[j][0]) for j in kept):
-            kept.append(i)
-    remedies = [followed[i][0] for i in sorted(kept)]
-    unsettled = [followed[i] for i in kept if followed[i][1]]
+    terms, budget = given.terms, given.budget
+    followed = [follow(terms, proposal, [*given.known, *runs]) for proposal in given.proposals]
+    kept: list[tuple[Remedy, tuple[Attempt, ...]]] = []
+    for one in sorted(followed, key=lambda one: _price(one[0], given.keep)):
+        if not any(_same(one[0], other) for other, _ in kept):  # two that come to the same values are one remedy
+            kept.append(one)
+    remedies = [one[0] for one in followed if any(one is other for other in kept)]
     verified = sum(remedy.status is RemedyStatus.VERIFIED for remedy in remedies)
 
     pace = _pace(runs, budget)
     planned = sum(ran.seconds for ran in runs) + pace * sum(attempt.steps for attempt in running)
     asked = {attempt.key for attempt in running}
     wanted: list[Attempt] = []
-    for remedy, missing in unsettled:
+    for remedy, missing in kept:
+        if not missing:
+            continue
         left = [attempt for attempt in missing if attempt.key not in asked]
         cost = pace * _steps_left(terms, remedy, left)
+        affordable = planned + cost <= budget.seconds
         if verified < (budget.remedies or 1):
-            if wanted and (budget.workers == 1 or budget.remedies is None and planned + cost > budget.seconds):
+            if wanted and (budget.workers == 1 or (budget.remedies is None and not affordable)):
                 break  # the next one has its turn once this one is verified, or cannot be
         elif budget.remedies is not None or verified >= MOST_REMEDIES:
             break
-        elif planned + cost > budget.seconds:
+        elif not affordable:
             continue
         planned += cost
         wanted += left
-    return remedies, wanted, [attempt for _, missing in followed for attempt in missing]
+    return Look(remedies, wanted, [attempt for _, missing in followed for attempt in missing])
 
 
 @dataclass(frozen=True)
@@ -109,37 +130,36 @@ class Left:
     seconds: tuple[float, float]
 
 
-def left(
-    terms: Terms, proposals: Sequence[Proposal], runs: Sequence[Ran], budget: Budget, keep: Collection[str] = ()
-) -> Left:
-    """What is still to be run, wherever the thresholds lie; arguments as of `look`. A verification that is not healthy
-    makes it longer."""
-    moving = {one.name: one for proposal in proposals for one in proposal.ranges}
+def left(given: Given, runs: Sequence[Ran]) -> Left:
+    """What is still to be run, wherever the thresholds lie: the rest is played for some of their places. A verification
+    that is not healthy makes it longer."""
+    moving = {one.name: one for proposal in given.proposals for one in proposal.ranges}
 
     def share(configuration: Configuration) -> float:
         return max((of.share(configuration[name]) for name, of in moving.items() if name in configuration), default=0.0)
 
-    tried = [(share(ran.configuration), ran.healthy) for ran in runs if ran.seconds]
+    tried = [(share(ran.configuration), ran.healthy) for ran in runs]
     low = max((way for way, healthy in tried if healthy), default=0.0)
     high = min((way for way, healthy in tried if not healthy and way > low), default=1.0)
-    ways = []
+    found = []
     for threshold in (low + part * (high - low) for part in PARTS):
-        known, begun = list(runs), len(runs)
-        while len(known) - begun < FORESEEN and (asked := look(terms, proposals, known, budget, keep)[1]):
-            one = asked[0]
-            seconds = _pace(known, budget) * one.steps
+        played = list(runs)
+        while len(played) - len(runs) < FORESEEN and (wanted := look(given, played).wanted):
+            one = wanted[0]
             healthy = one.aim is Aim.VERIFY or share(one.configuration) <= threshold
-            known.append(Ran(one.configuration, one.seed, one.steps, healthy, -len(known), seconds=seconds))
-        ways.append((len(known) - begun, sum(ran.seconds for ran in known[begun:]) / budget.workers))
-    runs_left, seconds_left = zip(*ways, strict=True)
-    return Left((min(runs_left), max(runs_left)), (min(seconds_left), max(seconds_left)))
+            seconds = _pace(played, given.budget) * one.steps
+            played.append(Ran(one.configuration, one.seed, one.steps, healthy, -len(played), seconds=seconds))
+        seconds = sum(ran.seconds for ran in played[len(runs) :]) / given.budget.workers
+        found.append((len(played) - len(runs), seconds))
+    counts, times = zip(*found, strict=True)
+    return Left((min(counts), max(counts)), (min(times), max(times)))
 
 
-def _price(remedy: Remedy, keep: Collection[str]) -> float:
-    """What a remedy gives up, or is guessed to."""
+def _price(remedy: Remedy, keep: Collection[str]) -> tuple[float, ...]:
+    """What remedies are followed in the order of: what each gives up, or is guessed to."""
     if remedy.status is RemedyStatus.REJECTED:
-        return math.inf
-    return loss(remedy.proposal, {**remedy.changes, **guessed(remedy.proposal, remedy.open_ranges)}, keep)
+        return (math.inf,)
+    return price(remedy.proposal, {**remedy.changes, **guessed(remedy.proposal, remedy.open_ranges)}, keep)
 
 
 def _same(left: Remedy, right: Remedy) -> bool:
@@ -156,14 +176,13 @@ def _pace(runs: Sequence[Ran], budget: Budget) -> float:
 
 
 def _steps_left(terms: Terms, remedy: Remedy, missing: Sequence[Attempt]) -> int:
-    """About how many optimizer steps it takes to settle a remedy: its next runs, the bisection of each open range, and
-    the verification."""
+    """About how many optimizer steps it takes to settle a remedy: its next runs, the search in each open range, and the
+    verification."""
     steps = sum(attempt.steps for attempt in missing)
     if any(attempt.aim is Aim.VERIFY for attempt in missing):
         return steps
     configuration = {**terms.bad, **remedy.changes}
-    short = terms.steps_for(configuration, terms.horizon)
-    for moving in remedy.proposal.ranges:
-        if moving.name in remedy.open_ranges:
-            steps += short * math.ceil(math.log2(max(2, len(moving.values) - 1)))
-    return steps + terms.verify_seeds * terms.steps_for(configuration, terms.verify_steps)
+    open_ones = [moving for moving in remedy.proposal.ranges if moving.name in remedy.open_ranges]
+    searches = sum(math.ceil(math.log2(max(2, len(moving.values) - 1))) for moving in open_ones)
+    verification = terms.verify_seeds * terms.steps_for(configuration, terms.verify_steps)
+    return steps + searches * terms.steps_for(configuration, terms.horizon) + verification

@@ -1,0 +1,424 @@
+"""One remedy, from a proven correction or a known alternative to verified values: `follow`.
+
+1. The reset itself must be healthy, not merely alive.
+2. Each of its numbers is moved back toward what the user wanted as far as it stays healthy (`threshold`), less a
+   margin.
+3. The whole configuration is run over a longer horizon with several seeds. If one of the runs is not healthy, the
+   values step back half way to good, and it is tried again.
+
+`follow` is a pure function of the recorded runs: it walks with what is known and stops where an answer is missing.
+Resuming, other margins and other seeds are the same thing as going on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+
+from bisect_cfg.common.configuration import Configuration, Value
+from bisect_cfg.remedy.ranges import SearchRange
+from bisect_cfg.remedy.threshold import Bracket, Seen, bracket, failure_bound, repeats_for
+
+MARGIN = 0.5
+"""The margin: half of the way, on the natural scale, from the last healthy value back to the good one. Trials are
+short, and what a rate does in 20 steps a lower one does in 200."""
+
+FARTHEST_MARGIN = 10.0
+"""... but on a logarithmic scale never more than a factor of ten: where good and bad lie many decades apart, half of
+the way would give up far more than a longer training costs (full fine-tuning recipes lie within a factor of ten of each
+other, 3e-7 to 5e-6)."""
+
+MOST_ASKED = 64
+"""So many missing runs of one verification are named at once; no more could run at the same time."""
+
+STEPS_BACK = 3
+"""After so many failed verifications the values are good ones."""
+
+STEP_BACK = 0.5
+"""Before that they step back by half of what is left to good."""
+
+
+class Aim(StrEnum):
+    """What a run is asked for. The values are what studies record."""
+
+    RESET = "reset"
+    """Is it healthy at all with the settings reset?"""
+    RANGE = "range"
+    """How far can one of them go?"""
+    VERIFY = "verify"
+    """Does the whole of it train on, longer and with other seeds?"""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run that is needed.
+
+    Attributes:
+        configuration: the settings, complete: factors, and whatever else an alternative sets.
+        seed: 0 for the user's own, k for the k-th other one.
+        steps: how many optimizer steps it has to say something about.
+        aim: what it is asked for.
+        reason: one sentence for people.
+    """
+
+    configuration: Configuration
+    seed: int
+    steps: int
+    aim: Aim
+    reason: str
+
+    @cached_property
+    def key(self) -> str:
+        """Equal for runs of the same configuration and seed."""
+        return key_of(self.configuration, self.seed)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run that was made.
+
+    Attributes:
+        configuration: as of an `Attempt`.
+        seed: the same.
+        steps: how far it was meant to go.
+        healthy: whether it was.
+        number: of the trial.
+        failed_at: the step at which it was certain not to be; None if its end shows it, or if it is healthy.
+        text: why it is not healthy.
+        seconds: that it took, 0 if it was made for another purpose.
+        made: optimizer steps that it made, fewer than `steps` where its training ends before; None if nobody counts.
+    """
+
+    configuration: Configuration
+    seed: int
+    steps: int
+    healthy: bool
+    number: int
+    failed_at: int | None = None
+    text: str = ""
+    seconds: float = 0.0
+    made: int | None = None
+
+    @property
+    def length(self) -> int:
+        """Optimizer steps that it speaks for."""
+        return self.steps if self.made is None else min(self.steps, self.made)
+
+    @cached_property
+    def key(self) -> str:
+        """Equal to that of the attempt which it was made for."""
+        return key_of(self.configuration, self.seed)
+
+    def answers(self, steps: int) -> bool | None:
+        """Whether a run of so many steps is healthy, as far as this one tells."""
+        if self.healthy:
+            return True if self.steps >= steps else None
+        if self.failed_at is None:
+            return False if self.steps <= steps else None
+        return self.failed_at > steps
+
+
+def key_of(configuration: Configuration, seed: int) -> str:
+    """Names a configuration with a seed."""
+    return json.dumps([dict(configuration), seed], sort_keys=True, default=repr)
+
+
+class RemedyStatus(StrEnum):
+    """How far a remedy has come, the best first. The values are those of result.json."""
+
+    VERIFIED = "verified"
+    HEALTHY = "healthy"
+    """In short runs, so far."""
+    OPEN = "open"
+    """Nothing healthy yet, nor anything that speaks against it."""
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Where a remedy begins.
+
+    Attributes:
+        changes: name -> value: what is set in the user's configuration.
+        ranges: those of them that are moved back toward bad, in this order.
+        why: what speaks for a known alternative, "" for a plain reset.
+        source: of that.
+        resets: names that it resets to good.
+        merit: of a known alternative, its place in the list of them; None for a plain reset.
+        outside: how many settings it changes that are no factors.
+    """
+
+    changes: Configuration
+    ranges: tuple[SearchRange, ...] = ()
+    why: str = ""
+    source: str = ""
+    resets: tuple[str, ...] = ()
+    merit: int | None = None
+    outside: int = 0
+
+
+@dataclass(frozen=True)
+class SafeRange:
+    """How far one setting can go.
+
+    Attributes:
+        name: of the setting.
+        good: its good value.
+        bad: its bad one.
+        healthy: the last value seen healthy (or good).
+        unhealthy: the first value on the unhealthy side.
+        settled: whether nothing between the two is worth a run.
+        trials: numbers of the runs.
+        shown: what the nearest unhealthy value did.
+    """
+
+    name: str
+    good: float
+    bad: float
+    healthy: float
+    unhealthy: float
+    settled: bool
+    trials: tuple[int, ...]
+    shown: str = ""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One remedy, as far as it is known.
+
+    Attributes:
+        proposal: where it begins.
+        changes: name -> value: what it comes to.
+        status: how far it has come.
+        ranges: by setting.
+        passed: numbers of the verification runs of `changes` that were healthy.
+        steps: optimizer steps of each, of the shortest if they differ; before there are any, those that are wanted.
+        rejected: why it was given up.
+        stepped_back: how often.
+        loss: what the user gives up; smaller is better.
+        unsettled: what has not been settled, in words.
+        open_ranges: settings of which it is not known yet how far they can go.
+        tried: whether any run says something about it.
+    """
+
+    proposal: Proposal
+    changes: Configuration
+    status: RemedyStatus
+    ranges: tuple[SafeRange, ...] = ()
+    passed: tuple[int, ...] = ()
+    steps: int = 0
+    rejected: str = ""
+    stepped_back: int = 0
+    loss: float = 0.0
+    unsettled: tuple[str, ...] = ()
+    open_ranges: tuple[str, ...] = ()
+    tried: bool = False
+
+    @property
+    def bound(self) -> float | None:
+        """The failure rate that cannot be excluded; None if nothing was verified."""
+        return failure_bound(len(self.passed)) if self.status is RemedyStatus.VERIFIED else None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What does not change while the remedies are followed.
+
+    Attributes:
+        bad: the user's configuration, factor -> value.
+        steps_for: (configuration, steps wanted) -> steps that meet the full learning rate.
+        horizon: steps of a trial.
+        verify_steps: steps of a verification.
+        verify_seeds: how many seeds.
+        is_valid: whether the library can build a configuration.
+        margin: see `MARGIN`.
+        known: runs of the bad end, from the search.
+    """
+
+    bad: Configuration
+    steps_for: Callable[[Configuration, int], int]
+    horizon: int
+    verify_steps: int
+    verify_seeds: int = 3
+    is_valid: Callable[[Configuration], bool] = lambda configuration: True
+    margin: float = MARGIN
+    known: Seen = Seen(0, 1)
+
+
+def follow(terms: Terms, proposal: Proposal, runs: Sequence[Ran]) -> tuple[Remedy, tuple[Attempt, ...]]:
+    """Follow one remedy as far as the runs allow.
+
+    Returns:
+        What is known of it, and the runs that are missing (none once it is verified or rejected).
+    """
+    by_key: dict[str, list[Ran]] = {}
+    for ran in runs:
+        by_key.setdefault(ran.key, []).append(ran)
+    walk = _Walk(terms, proposal, by_key, dict(proposal.changes))
+    passed: list[Ran] = []
+    rejected, missing = "", ()
+    try:
+        rejected = walk.reset() if proposal.ranges else ""
+        if not rejected:
+            for moving in proposal.ranges:
+                walk.move(moving)
+            passed, rejected = walk.verify()
+    except _Missing as stop:
+        missing = stop.attempts
+    status = RemedyStatus.VERIFIED if passed else RemedyStatus.HEALTHY if walk.healthy else RemedyStatus.OPEN
+    remedy = Remedy(
+        proposal,
+        walk.changes,
+        RemedyStatus.REJECTED if rejected else status,
+        tuple(walk.ranges),
+        tuple(ran.number for ran in passed),
+        min((ran.length for ran in passed), default=terms.steps_for(walk.configuration(), terms.verify_steps)),
+        rejected,
+        walk.stepped_back,
+        unsettled=_unsettled(missing[0].aim, walk) if missing else (),
+        open_ranges=tuple(one.name for one in proposal.ranges if one.name not in walk.settled) if missing else (),
+        tried=walk.tried,
+    )
+    return remedy, missing
+
+
+class _Missing(Exception):
+    """The remedy cannot be followed any farther without these runs."""
+
+    def __init__(self, *attempts: Attempt) -> None:
+        self.attempts = attempts
+
+
+@dataclass
+class _Walk:
+    """One remedy being followed; what is known stays here when an answer is missing."""
+
+    terms: Terms
+    proposal: Proposal
+    runs: Mapping[str, Sequence[Ran]]
+    changes: dict[str, Value]
+    ranges: list[SafeRange] = field(default_factory=list)
+    healthy: bool = False
+    stepped_back: int = 0
+    tried: bool = False
+
+    @property
+    def settled(self) -> set[str]:
+        """The settings of which it is known how far they can go."""
+        return {found.name for found in self.ranges if found.settled}
+
+    def configuration(self, **changes: Value) -> dict[str, Value]:
+        return {**self.terms.bad, **self.changes, **changes}
+
+    def attempt(self, configuration: Configuration, seed: int, aim: Aim, reason: str) -> Attempt:
+        wanted = self.terms.verify_steps if aim is Aim.VERIFY else self.terms.horizon
+        return Attempt(configuration, seed, self.terms.steps_for(configuration, wanted), aim, reason)
+
+    def ask(self, attempts: Iterable[Attempt]) -> list[Ran]:
+        """The runs that answer, healthy as far as they were asked for.
+
+        Raises:
+            _Missing: with those that nothing answers yet; none as soon as one answered run is unhealthy.
+        """
+        answers, missing = [], []
+        for attempt in attempts:
+            told = {ran.answers(attempt.steps): ran for ran in reversed(self.runs.get(attempt.key, ()))}
+            self.tried = self.tried or not told.keys() <= {None}
+            if False in told:
+                return [replace(told[False], healthy=False)]
+            if True in told:
+                answers.append(replace(told[True], healthy=True))
+            elif len(missing) < MOST_ASKED:
+                missing.append(attempt)
+            else:  # a million seeds may be wanted
+                break
+        if missing:
+            self.healthy = self.healthy or bool(answers)
+            raise _Missing(*missing)
+        return answers
+
+    def reset(self) -> str:
+        """Why the reset is not healthy, "" if it is."""
+        names = ", ".join(self.proposal.changes)
+        (ran,) = self.ask([self.attempt(self.configuration(), 0, Aim.RESET, f"is it healthy with {names} reset?")])
+        self.healthy = ran.healthy
+        return "" if ran.healthy else ran.text
+
+    def move(self, moving: SearchRange) -> None:
+        """Find how far one setting can go, and keep a margin from there."""
+        seen: dict[int, list[Ran]] = {}
+        repeats = repeats_for(self.terms.known)
+        while True:
+            counts = {
+                index: Seen(sum(ran.healthy for ran in runs), sum(not ran.healthy for ran in runs))
+                for index, runs in seen.items()
+            }
+            found = bracket(len(moving.values) - 1, counts, repeats)
+            if found.ask is None:
+                break
+            runs = seen.get(found.ask, [])
+            configuration = self.configuration(**{moving.name: moving.values[found.ask]})
+            try:
+                runs += self.ask([self.attempt(configuration, len(runs), Aim.RANGE, f"how far can {moving.name} go?")])
+            except _Missing:
+                self.ranges.append(_range_of(moving, found, seen))
+                raise
+            seen[found.ask] = runs
+        self.ranges.append(_range_of(moving, found, seen))
+        farthest = moving.back(moving.values[found.low], self.terms.margin, FARTHEST_MARGIN)
+        self.changes[moving.name] = self._valid(moving, farthest)
+
+    def _valid(self, moving: SearchRange, value: float) -> float:
+        """The value, or the next valid one toward good."""
+        nearer = [one for one in moving.values if moving.share(one) <= moving.share(value)]
+        for one in (value, *reversed(nearer)):
+            if self.terms.is_valid(self.configuration(**{moving.name: one})):
+                return one
+        return moving.good
+
+    def verify(self) -> tuple[list[Ran], str]:
+        """The runs that verified it, or why it had to be given up."""
+        while True:
+            first = self.attempt(
+                self.configuration(), 0, Aim.VERIFY, "is the whole configuration healthy, over a longer run?"
+            )
+            runs = self.ask(replace(first, seed=seed) for seed in range(self.terms.verify_seeds))
+            failed = next((ran for ran in runs if not ran.healthy), None)
+            if failed is None:
+                return runs, ""
+            movable = [moving for moving in self.proposal.ranges if self.changes[moving.name] != moving.good]
+            if not movable:
+                return [], failed.text
+            self.stepped_back += 1
+            for moving in movable:
+                value = moving.back(self.changes[moving.name], STEP_BACK)
+                if self.stepped_back >= STEPS_BACK or value == self.changes[moving.name]:
+                    value = moving.good
+                self.changes[moving.name] = self._valid(moving, value)
+
+
+def _range_of(moving: SearchRange, found: Bracket, seen: Mapping[int, Sequence[Ran]]) -> SafeRange:
+    shown = next((ran.text for index in sorted(seen) for ran in seen[index] if not ran.healthy), "")
+    return SafeRange(
+        moving.name,
+        moving.good,
+        moving.bad,
+        moving.values[found.low],
+        moving.values[found.high],
+        found.ask is None,
+        tuple(sorted({ran.number for runs in seen.values() for ran in runs})),
+        shown,
+    )
+
+
+def _unsettled(aim: Aim, walk: _Walk) -> tuple[str, ...]:
+    """What is open where a run with this aim is missing."""
+    if aim is Aim.RESET:
+        return (f"whether it stays healthy with {', '.join(walk.proposal.changes)} reset",)
+    if aim is Aim.VERIFY:
+        return ("whether it trains over a longer horizon and with other seeds",)
+    open_ones = [moving.name for moving in walk.proposal.ranges if moving.name not in walk.settled]
+    return (*(f"how far {name} can go" for name in open_ones), "whether it trains over a longer horizon")

@@ -1,0 +1,304 @@
+"""One isolated target as safe values need it: where its remedies begin, what a run of it is and what it says.
+
+What `order` and `remedy` decide from is put together here: from the study, the captured settings and the installed
+library, the alternatives that this target can be given, and what the search has shown already.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Value, equal
+from bisect_cfg.common.failures import drift
+from bisect_cfg.common.parameters import canonical, parameter
+from bisect_cfg.common.parameters.comparing import plain
+from bisect_cfg.remedy.alternatives import Alternative, alternatives_for
+from bisect_cfg.remedy.order import Budget, Given
+from bisect_cfg.remedy.proposals import Proven, proposals_for
+from bisect_cfg.remedy.ranges import SearchRange, search_range_of
+from bisect_cfg.remedy.remedy import Aim, Attempt, Proposal, Ran, Terms, key_of
+from bisect_cfg.remedy.schedule import Prefix, left_out, prefix_for, total_steps, warmup_of
+from bisect_cfg.remedy.threshold import Seen
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.trials import Trials
+from bisect_cfg.runner.verdict import INVALID, Ended, Verdict
+from bisect_cfg.store.causes import Cause, Report
+from bisect_cfg.targets.captured import entries
+from bisect_cfg.targets.factors import DEFAULT, Factors, build_request
+from bisect_cfg.targets.sides import Sides
+
+VERIFY_FACTOR = 4
+VERIFY_LEAST = 30
+"""A verification runs for four horizons, 30 steps at least: long enough that what only begins in a trial shows, short
+enough to be paid for three times. `--verify-steps` asks for more."""
+
+UNCOUNTED = 1
+"""The length of a run that prints no metrics: it is one thing, done or not."""
+
+DEFAULT_SEED = 42
+"""transformers' default, for a training config that does not say."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user may say about this phase; see `bisect-cfg recommend --help`."""
+
+    margin: float
+    verify_steps: int | None
+    verify_seeds: int
+    remedies: int | None  # verify so many remedies; None: one, and others for as long as the isolation took
+    keep: tuple[str, ...]
+    jobs: int
+    cures: tuple[Alternative, ...]  # of the known failure that this is
+
+
+@dataclass(frozen=True)
+class Health:
+    """Whether a run was healthy, and if not, since when and why.
+
+    Attributes:
+        healthy: whether it was.
+        died: what it did, if it did not come to its end.
+        why: of one that came to its end, what its metrics show; of a configuration that cannot be built, the library's
+            own words.
+        failed_at: the optimizer step at which it went wrong.
+        signature: what makes two of them the same, for the study.
+        too_short: nothing is wrong with it but that it ended before it met the full learning rate.
+    """
+
+    healthy: bool
+    died: Verdict | None = None
+    why: str = ""
+    failed_at: int | None = None
+    signature: str | None = None
+    too_short: bool = False
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What is known of a target's settings; of a command's nothing, whatever they are called.
+
+    Attributes:
+        values: of the training config, by bare name.
+        types: field of the training config -> its annotation.
+        fixed: factors that are as the user has them or as in the good configuration, numbers or not.
+        seed: the user's; None: nobody can set it, and what is verified is run again as it is.
+    """
+
+    values: Configuration = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    fixed: frozenset[str] = frozenset()
+    seed: int | None = None
+
+
+def meaning_of(settings: Factors | Sides) -> Meaning:
+    """What is known of the settings of a script; of a command's, nothing."""
+    if isinstance(settings, Sides):
+        return Meaning()
+    seed = settings.resolved.get("seed")
+    return Meaning(
+        settings.resolved,
+        settings.capture.args.types,
+        frozenset(factor.name for factor in settings.varied if factor.kind in ("launch", "env", "packages")),
+        seed if isinstance(seed, int) else DEFAULT_SEED,
+    )
+
+
+class Isolated:
+    """A target whose failure is isolated.
+
+    Args:
+        trials: of the study, with their settings and horizon known.
+        report: of the bisection; its status is "isolated".
+        bad_run: the reproduction.
+        good_run: the good baseline, which healthy is measured against.
+        wishes: of the user.
+        folder_of: trial number of the search -> name of its folder.
+        meaning: of the settings.
+    """
+
+    def __init__(
+        self,
+        trials: Trials,
+        report: Report,
+        bad_run: Run,
+        good_run: Run,
+        wishes: Wishes,
+        folder_of: Callable[[int], str],
+        meaning: Meaning,
+    ) -> None:
+        self._trials, self._wishes, self._good_run = trials, wishes, good_run
+        # What somebody asked besides is no part of it, and may have had values that no factor tells.
+        self._report = replace(report, rows=tuple(row for row in report.rows if row.purpose is not Purpose.ASKED))
+        self._settings, self._meaning, self._folder_of = trials.settings, meaning, folder_of
+        standard = trials.standard.with_usual(good_run.shown)
+        self._standard = replace(standard, good=good_run.traces.metrics.rows)
+        self._total = total_steps(bad_run.traces)
+        self._counted = good_run.seen.counted
+        self._horizon = (trials.horizon or 1) if self._counted else UNCOUNTED
+        least = max(VERIFY_FACTOR * self._horizon, VERIFY_LEAST)
+        self._verify_steps = (wishes.verify_steps or least) if self._counted else UNCOUNTED
+
+    # ---------------------------------------------------------------------------------------- where to begin
+
+    def given(self) -> Given:
+        """All that is known before the first run."""
+        wishes, settings, seen = self._wishes, self._settings, self._good_run.seen
+        proven = self._proven()
+        offers = [self._alternatives(cause) for cause in self._report.causes]
+        proposals = proposals_for(proven, self._range, offers, wishes.keep, self._identity)
+        terms = Terms(
+            settings.bad,
+            lambda configuration, steps: self.prefix(configuration, steps).steps,
+            self._horizon,
+            self._verify_steps,
+            wishes.verify_seeds,
+            lambda configuration: self._trials.is_valid(configuration) is None,
+            wishes.margin,
+            self._seen_of_bad(),
+        )
+        # The first run of all is left out, which is cold and waits for imports.
+        isolating = sum(row.seconds for row in self._report.rows if row.purpose is not Purpose.BAD_BASELINE)
+        pace = seen.seconds / max(1, self._length(self._good_run))
+        budget = Budget(isolating, pace, wishes.remedies, wishes.jobs)
+        return Given(terms, proposals, budget, self._known(proposals), wishes.keep)
+
+    def _proven(self) -> Proven:
+        """What the search has shown. One that stopped at the first cause has tested no correction; what it knows to
+        pass takes its place."""
+        report, settings = self._report, self._settings
+        tested = [c for c in report.corrections if c.passes.subset is not None and c.passes.seen == c.passes.runs > 0]
+        corrections = [correction.parameters for correction in tested]
+        if not corrections and report.safe_configuration is not None:
+            safe = report.safe_configuration
+            corrections = [tuple(name for name in safe if not equal(safe[name], settings.bad[name]))]
+        failed = [row.values for row in report.rows if row.outcome is Outcome.FAIL]
+        causes = [cause.parameters for cause in report.causes]
+        return Proven(settings.good, settings.bad, causes, corrections, failed)
+
+    def _seen_of_bad(self) -> Seen:
+        """How often the user's own configuration, and each cause alone, passed and failed."""
+        bad = self._settings.bad
+        whole = [row for row in self._report.rows if all(equal(row.values[name], bad[name]) for name in bad)]
+        fails = {row.number for row in whole if row.outcome is Outcome.FAIL}
+        for cause in self._report.causes:
+            fails |= set(cause.evidence.fails.trials)
+        return Seen(sum(row.outcome is Outcome.PASS for row in whole), max(1, len(fails)))
+
+    def _identity(self, changes: Configuration) -> str | None:
+        """What the user's configuration with these changes comes to, as the library resolves it; None if it cannot be
+        built, or nobody knows. Equal for ``model.dtype`` at its default and at float32, where the model is loaded so by
+        default."""
+        settings = self._settings
+        if not self._meaning.types:
+            return None
+        overrides = settings.overrides({**settings.bad, **changes})
+        answer = self._trials.site.checks.resolve(build_request(settings.capture.args, overrides))
+        if answer.error is not None:
+            return None
+        values = {name: value for name, value in answer.values.items() if not parameter(name).pinned}
+        rest = {name: value for name, value in overrides.items() if not name.startswith("args.")}
+        begun = self._good_run.traces.begun
+        by_default = (begun.dtype or None) if begun is not None else None
+        if rest.get("model.dtype", "") in (None, DEFAULT):
+            rest["model.dtype"] = by_default
+        loaded = dict(entries(values.get("model_init_kwargs")) or {})
+        given = loaded.pop("torch_dtype", None) or loaded.pop("dtype", None)
+        # What a training config's own dtype is by default is known only once a model is loaded: its file may say.
+        own = (name for name in settings.bad if name.startswith("model_init_kwargs."))
+        if given or any(canonical(name) == "model.dtype" for name in own):
+            values["model_init_kwargs"] = {**loaded, "dtype": plain(given or by_default)}
+        return json.dumps([values, rest], sort_keys=True, default=repr)
+
+    def _range(self, name: str, changes: Configuration) -> SearchRange | None:
+        """The values of a setting worth trying, with these changes to the user's configuration."""
+        good, bad, kind = self._settings.good, self._settings.bad, self._meaning.types.get(name, "")
+        if name in self._meaning.fixed:
+            return None
+        real = "float" in kind and "int" not in kind and "steps" not in name
+
+        def is_valid(value: float) -> bool:
+            return not self._meaning.types or self._trials.is_valid({**bad, **changes, name: value}) is None
+
+        return search_range_of(name, good[name], bad[name], False if real else None, is_valid)
+
+    def _alternatives(self, cause: Cause) -> list[Alternative]:
+        """Known alternatives that this target can be given and its library accepts; of a command only versions are
+        known, all others are of training configs."""
+        kept, fields, bad = list(self._wishes.cures), self._meaning.types, self._settings.bad
+        if not fields:
+            return kept
+        loads = not {"load", "modelcfg"}.isdisjoint(self._settings.capture.others)
+        values = {name: (levels["good"], levels["bad"]) for name, levels in cause.values.items()}
+        for offer in alternatives_for(values, self.values(bad), fields):
+            changes = {name.removeprefix("args."): value for name, value in offer.settings.items()}
+            settable = all(
+                name in bad or name.split(".")[0] in fields or (loads and name.startswith("model.")) for name in changes
+            )
+            if settable and self._trials.is_valid({**bad, **changes}) is None:
+                kept.append(replace(offer, settings=changes))
+        return kept
+
+    def _known(self, proposals: Sequence[Proposal]) -> list[Ran]:
+        """Runs of the search that say something about the beginning of a remedy."""
+        wanted = {key_of({**self._settings.bad, **proposal.changes}, 0) for proposal in proposals}
+        found = []
+        for row in self._report.rows:
+            configuration = {name: row.values[name] for name in self._settings.bad}
+            if key_of(configuration, 0) not in wanted or row.outcome is not Outcome.PASS:
+                continue
+            run = self._trials.site.load(self._folder_of(row.number))
+            if run is None:
+                continue
+            steps = self._length(run)
+            shown = self.health_of(run, Attempt(configuration, 0, steps, Aim.RESET, ""))
+            if not shown.too_short:
+                found.append(Ran(configuration, 0, steps, shown.healthy, row.number, shown.failed_at, shown.why))
+        return found
+
+    def _length(self, run: Run) -> int:
+        return run.seen.steps if self._counted else UNCOUNTED
+
+    # -------------------------------------------------------------------------------------------------- a run
+
+    def ordered(self, attempt: Attempt) -> tuple[Configuration, int | None]:
+        """What is to be run, with its seed and the schedule that it needs, and for how many steps; None: to its end."""
+        configuration = dict(attempt.configuration)
+        if self.prefix(configuration, attempt.steps).skipped:
+            configuration |= left_out(self.values(configuration))
+        if attempt.seed and self._meaning.seed is not None:
+            configuration["seed"] = self.seed(attempt.seed)
+        return configuration, attempt.steps if self._counted else None
+
+    def values(self, configuration: Configuration) -> dict[str, Value]:
+        """The training config's settings under a configuration, by bare name; none of a command."""
+        return {**self._meaning.values, **configuration} if self._meaning.types else {}
+
+    def prefix(self, configuration: Configuration, steps: int) -> Prefix:
+        """How a run of a configuration that wants so many steps meets the full learning rate."""
+        return prefix_for(self.values(configuration), self._total, steps, self._horizon, self._good_run.seen.before)
+
+    def seed(self, number: int) -> int:
+        """The seed itself: 0 is the user's own. Where none can be set, the number of the run."""
+        return (self._meaning.seed or 0) + number
+
+    def health_of(self, run: Run, attempt: Attempt) -> Health:
+        """Whether a run was healthy."""
+        seen, values = run.seen, self.values(attempt.configuration)
+        verdict = run.judged(replace(self._standard, scaler=values.get("fp16") is True))
+        if seen.invalid:
+            return Health(False, None, f"cannot be built: {seen.died.message.rstrip('.')}", 0, INVALID)
+        if seen.died is not None:
+            return Health(False, verdict, "", verdict.step or 0, str(seen.died))
+        if verdict.wrong is not None:
+            return Health(False, None, verdict.wrong.text, verdict.wrong.step, f"not healthy: {verdict.wrong.metric}")
+        warmup = warmup_of(values, self._total)  # over before the run began, if it went on from a checkpoint
+        began = seen.before > 0 and warmup is not None and warmup <= seen.before
+        rate = values.get("learning_rate")
+        if seen.ended is Ended.HORIZON and not began:
+            if drift.reached_full_rate(run.traces.metrics.rows, rate) is False:
+                why = "its warmup was not over when it ended"
+                return Health(False, None, why, None, "not healthy: warmup", too_short=True)
+        return Health(True)

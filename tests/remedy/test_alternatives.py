@@ -1,0 +1,169 @@
+"""Known alternatives and published values: the data says only what exists, and the right thing when asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers.trainer_utils import SchedulerType
+from transformers.training_args import OptimizerNames
+from trl import GRPOConfig, ModelConfig
+
+from bisect_cfg.common.parameters import address, canonical, dotted
+from bisect_cfg.remedy.alternatives import (
+    FOLDER,
+    Alternative,
+    Situation,
+    alternatives_for,
+    published_for,
+    recipes,
+    situations,
+)
+
+TRAINING = {field.name for field in dataclasses.fields(GRPOConfig)}
+MODEL = {field.name for field in dataclasses.fields(ModelConfig)}
+FP16 = {"model.dtype": ("float32", "float16"), "optim": ("adamw_torch_fused", "adamw_torch")}
+CHOICES = {
+    "args.optim": {item.value for item in OptimizerNames},
+    "args.lr_scheduler_type": {item.value for item in SchedulerType},
+    "args.loss_type": {"grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"},
+    "args.scale_rewards": {"group", "batch", "none", True, False},
+    "model.dtype": {"float32", "float16", "bfloat16"},
+    "model.attn_implementation": {"sdpa", "eager", "flash_attention_2", "flash_attention_3"},
+}
+
+
+def settings_of(found: list[Alternative]) -> list[dict]:
+    return [dict(one.settings) for one in found]
+
+
+def exists(name: str) -> bool:
+    namespace, _, rest = dotted(name).partition(".")
+    return rest.split(".")[0] in (TRAINING if namespace == "args" else MODEL)
+
+
+def example(wanted: object) -> object:
+    """A value that agrees with what an entry asks for."""
+    if isinstance(wanted, list):
+        return wanted[0]
+    compared = re.fullmatch(r"([<>])(=?)([\d.e-]+)", wanted) if isinstance(wanted, str) else None
+    if compared is None:
+        return 0.1 if wanted == "*" else wanted
+    sign, equal, limit = compared[1], compared[2], float(compared[3])
+    return limit if equal else limit / 2 if sign == "<" else 2 * limit or 0.5
+
+
+# ------------------------------------------------------------------------------------------------------------- data
+
+
+@pytest.mark.parametrize("entry", situations(), ids=lambda entry: entry.id)
+def test_an_entry_says_what_exists_and_can_be_reached(entry: Situation) -> None:
+    for settings in (entry.cause, entry.where, *(offer.set for offer in entry.offers)):
+        for name, value in settings.items():
+            assert exists(name) and canonical(name) == name, name
+            assert name not in CHOICES or set(value if isinstance(value, list) else [value]) <= CHOICES[name], name
+    cause = {name: (None, example(value)) for name, value in entry.cause.items()}
+    found = settings_of(alternatives_for(cause, {name: example(value) for name, value in entry.where.items()}))
+    for offer in entry.offers:
+        assert offer.set in found
+        assert any(entry.cause.get(name, "absent") != value for name, value in offer.set.items()), "what failed"
+        assert all(map(address, offer.sources))
+        assert offer.why.strip().endswith(".") and (20 < len(offer.why) < 250 or offer.why.startswith("TRL's default"))
+
+
+def test_the_data_has_no_id_twice_and_no_number_that_yaml_takes_for_text() -> None:
+    names = [entry.id for entry in situations()]
+    assert len(names) == len(set(names))
+    for path in FOLDER.glob("*.yaml"):  # 1e-6 without a dot is text to YAML 1.1
+        values = path.read_text().split("settings:", 1)[-1] if path.stem == "published" else path.read_text()
+        assert not re.findall(r"[:\[,] *[-+]?\d+[eE][-+]?\d+(?=\s*[,}\]\n])", values)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": ""},
+        {"try": []},
+        {"tri": []},
+        {"cause": {"optim": "sgd"}},
+        {"cause": {}},
+        {"try": [{"set": {"args.optim": "sgd"}, "why": "w"}]},
+        {"try": ["sgd"]},
+    ],
+)
+def test_a_wrong_entry_is_refused(change: dict) -> None:
+    offer = {"set": {"args.optim": "sgd"}, "why": "w", "sources": ["measured"]}
+    right = {"id": "one", "cause": {"args.optim": "adamw_torch"}, "try": [offer]}
+    assert msgspec.convert(right, Situation).id == "one"
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({**right, **change}, Situation)
+
+
+def test_recipes_speak_of_settings_that_exist_and_the_defaults_are_those_of_the_installed_trl(tmp_path) -> None:
+    for recipe in recipes():
+        assert all(map(exists, recipe.settings)) and recipe.notes.keys() <= recipe.settings.keys(), recipe.recipe
+    installed = GRPOConfig(output_dir=str(tmp_path), use_cpu=True)
+    (defaults,) = [recipe for recipe in recipes() if recipe.defaults]
+    for name, value in defaults.settings.items():
+        actual = getattr(installed, name)
+        assert getattr(actual, "value", actual) == value, name
+
+
+# ------------------------------------------------------------------------------------------------------------ asked
+
+
+@pytest.mark.parametrize(
+    ("cause", "configuration", "there", "absent"),
+    [
+        (FP16, {"learning_rate": 2e-6}, [{"args.optim": "adamw_torch_fused"}, {"args.adam_epsilon": 1e-6}], []),
+        # What the configuration says otherwise rules an entry out; what speaks of fp16 weights alone still holds.
+        (FP16, {"adam_epsilon": 1e-4}, [{"model.dtype": "float32"}], [{"args.adam_epsilon": 1e-6}]),
+        # Names and values are written as in the cause.
+        ({"model_init_kwargs.torch_dtype": ("auto", {"$dtype": "float16"})}, {},
+         [{"args.model_init_kwargs.torch_dtype": {"$dtype": "float32"}}], []),
+        ({"activation_checkpointing": (False, True)}, {}, [{"args.activation_checkpointing": False}], []),
+        # The guilty value is none to propose, under whatever name.
+        ({"bf16": (False, True)}, {"fp16": True}, [{"args.bf16": False}], [{"args.bf16": True}]),
+    ],
+)  # fmt: skip
+def test_what_is_offered(cause, configuration, there, absent) -> None:
+    found = settings_of(alternatives_for(cause, configuration))
+    assert [one for one in found if one in there] == there and not any(one in found for one in absent)
+
+
+def test_settings_that_this_trl_does_not_know_are_not_offered() -> None:
+    cause = {"use_vllm": (False, True)}
+    everything = settings_of(alternatives_for(cause, {}))
+    assert {"args.cast_lm_head_to_fp32": True} in everything
+    older = settings_of(alternatives_for(cause, {}, known={"use_vllm", "vllm_enable_sleep_mode"}))
+    assert older and {name for one in older for name in one} <= {"args.use_vllm", "args.vllm_enable_sleep_mode"}
+    assert settings_of(alternatives_for(cause, {}, known=TRAINING)) == everything
+    assert alternatives_for({"lr": (1e-6, 1e-3)}, {"lr": 1e-3}) == []
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted({name for entry in situations() for name in entry.cause})),
+        st.sampled_from([True, False, "float16", "bfloat16", "adamw_torch", "sdpa", "dapo", "group", 0.0, 2, -1, None]),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_a_proposal_always_changes_the_configuration_and_never_comes_twice(bad: dict) -> None:
+    found = settings_of(alternatives_for({name: (None, value) for name, value in bad.items()}, bad))
+    for settings in found:
+        assert settings and all(bad.get(name, "absent") != value for name, value in settings.items())
+        assert found.count(settings) == 1
+
+
+def test_defaults_come_first_then_what_is_most_like_the_users_case() -> None:
+    rates = published_for("learning_rate", {"model.model_name_or_path": "Qwen/Qwen2.5-0.5B-Instruct"})
+    assert rates[0].recipe == "TRL defaults" and rates[0].value == 1e-6
+    assert "0.5B" in rates[1].recipe and "0.6B" in rates[2].recipe and "57.0 %" in rates[2].note
+    assert published_for("args.learning_rate", {"peft.r": 16})[1].source.endswith("regret")
+    assert published_for("model_init_kwargs.dtype", {})[0].value == "bfloat16"
+    assert published_for("lr", {}) == []
