@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import combinations
 
 from bisect_cfg.common.configuration import Configuration, Value, equal
@@ -53,7 +54,7 @@ class Factor:
         good: resolved value of the good side.
         bad: resolved value of the bad side.
         reset: the encoded raw value that gives the good side.
-        own: the script's own setting that it is made of, with that one's default: the script may read it elsewhere too.
+        own: the script's own setting that it is made of, with its good value: the script may read it elsewhere too.
     """
 
     name: str
@@ -230,17 +231,36 @@ class Comparison:
         pinned |= {name: PINNED for name in pins if Name.of(name).space in ("launch", "env")} | unheard | also_unheard
         if self.capture.args.world_size > 1 and not self.relaunched:
             pinned[PROCESSES] = "the script starts its processes itself"
-        factors = [self._with_own(factor) for factor in factors]
+        factors = [replace(factor, own=typed._made_of.get(factor.name)) for factor in factors]
         left = self._left_out([factor.name for factor in factors])
         varied = tuple(factor for factor in factors if factor.name not in {*left, *pinned})
         return Factors(capture, varied, pins, pinned | left, same, note)
 
-    def _with_own(self, factor: Factor) -> Factor:
-        """The factor with the script's own setting that it is made of, if that has a default."""
+    @cached_property
+    def _made_of(self) -> dict[str, tuple[str, Encoded]]:
+        """Name -> the script's own setting that the user gave it by, with its good value; where there is one."""
+        found: dict[str, tuple[str, Encoded]] = {}
         for one in handed_on(self.capture):
-            if str(one.source.name(one.field)) == factor.name and one.key in one.own.defaults:
-                return replace(factor, own=(str(one.own.name(one.key)), one.own.defaults[one.key]))
-        return factor
+            name, own = str(one.source.name(one.field)), str(one.own.name(one.key))
+            if one.field.partition(".")[0] not in (*one.source.set_by_user, Name.of(own).key.rpartition(".")[2]):
+                continue  # the same text by chance: nobody has set the field
+            said = next((one for one in (name, own) if one in self.good), None)
+            if said is None and one.key not in one.own.defaults:
+                continue
+            good = one.own.defaults[one.key] if said is None else self.good[said]
+            if found.get(name, (own, None))[1] is None:  # a flag that only stands in for a key of a file has none
+                found[name] = own, variable_levels(own, good)[0] if one.own.kind == "env" else good
+        return found
+
+    def _reset(self, source: Source, key: str) -> Encoded:
+        """The raw value of the good side: as the user says; else what the script hands on where nobody gives it that;
+        else the library's default."""
+        name = str(source.name(key))
+        if name in self.good:
+            return self.good[name]
+        _, good = self._made_of.get(name, ("", None))
+        same = good is None or equal(good, look_up(source.defaults, key))
+        return DEFAULT if same or source.kind in OWN or has_tag(good) else good
 
     def _left_out(self, known: Sequence[str]) -> dict[str, str]:
         """What --only and --except leave out, with the reason."""
@@ -263,7 +283,8 @@ class Comparison:
         """Name -> encoded raw value of the good side, of what the user set; and what of it is pinned."""
         args, chosen, pinned = self.capture.args, {}, {}
         moved = [name.field for name in map(Name.of, self.good) if name.space == "args"]
-        for setting in dict.fromkeys((*args.set_by_user, *moved)):
+        handed = [name.field for name in map(Name.of, self._made_of) if name.space == "args"]
+        for setting in dict.fromkeys((*args.set_by_user, *moved, *handed)):
             reason = why_pinned(self.capture, args, setting)
             for leaf in [setting] if reason else self._leaves(setting):
                 raw = look_up(args.raw, leaf)
@@ -273,7 +294,7 @@ class Comparison:
                 elif reason not in ("", HANDED_ON):
                     pinned[leaf] = reason
                 elif not reason or leaf in self.good:
-                    chosen[leaf] = _with_secrets(self.good.get(leaf, DEFAULT), raw)
+                    chosen[leaf] = _with_secrets(self._reset(args, leaf), raw)
         return chosen, pinned
 
     def _leaves(self, setting: str) -> list[str]:
@@ -371,7 +392,8 @@ class Comparison:
     def _of_source(self, source: Source) -> tuple[list[Factor], dict[str, str]]:
         """The factors of another source, and what of it is pinned."""
         factors, pinned = [], {f"model.{key}": NOT_LOADING for key in source.others}
-        moved = [name.key for name in map(Name.of, self.good) if name.space == NAMESPACE[source.kind]]
+        given = (*self.good, *(() if source.kind in OWN else self._made_of))
+        moved = [name.key for name in map(Name.of, given) if name.space == NAMESPACE[source.kind]]
         set_by_user = list(source.raw) if source.kind == "load" else source.set_by_user
         known = source.raw if source.kind in OWN else source.types
         for key in dict.fromkeys((*set_by_user, *moved)):
@@ -382,7 +404,7 @@ class Comparison:
             if reason:
                 pinned |= {name: reason} if reason != HANDED_ON else {}
                 continue
-            reset = self.good.get(name, DEFAULT)
+            reset = self._reset(source, key)
             if source.kind == "env" and reset != DEFAULT:
                 reset = variable_levels(name, reset)[0]
             good = source.defaults.get(key) if reset == DEFAULT else reset

@@ -342,3 +342,24 @@ def test_a_good_value_for_every_setting_leaves_no_other_cause(tool):
     tool("report", "s")
     told = (tool.folder / "s/report.html").read_text()
     assert "No other cause is left among the settings that differ." in told
+
+
+@pytest.mark.parametrize(("flags", "good", "fails", "cause", "level"), [
+    ((), (), "given.lr > 1e-5", "learning_rate", 1e-6),  # under the library's 5e-5 the good side would fail as well
+    ((), ("script.lr=2e-6",), "given.lr < 2e-6 or given.lr > 1e-5", "learning_rate", 2e-6),
+    ((), ("learning_rate=2e-6",), "given.lr < 2e-6 or given.lr > 1e-5", "learning_rate", 2e-6),
+    (("--weight_decay", "0"), (), "args.weight_decay < 0.05", "weight_decay", 0.1),  # 0 is the library's own
+])  # fmt: skip
+def test_the_good_side_of_what_a_flag_is_handed_on_to_is_the_flags_default(tool, flags, good, fails, cause, level):
+    own = '    parser.add_argument("--weight_decay", type=float, default=0.1)\n    given ='
+    train = TRAINS.format(fails).replace("weight_decay=0.1", "weight_decay=given.weight_decay")
+    script(tool.folder, ARGPARSE.replace("    given =", own) + train)
+    given = [word for one in good for word in ("--good", one)]
+    found, result = causes(tool, *given, "--", *FLAGS, *flags, "--dataset", "x")
+    assert found == [[cause]] and result["causes"][0]["parameters"][cause]["good"] == level
+
+
+def test_the_good_side_of_what_a_flag_without_a_default_is_handed_on_to_is_the_librarys(tool):
+    script(tool.folder, ARGPARSE.replace('default="1e-6"', "default=None") + TRAINS.format("given.lr is not None"))
+    found, result = causes(tool, "--", *FLAGS, "--dataset", "x")
+    assert found == [["learning_rate"]] and result["causes"][0]["parameters"]["learning_rate"]["good"] == 5e-5
