@@ -158,13 +158,18 @@ class Verdict:
         return next((symptom for symptom in self.symptoms if signature_of(symptom) == self.signature), None)
 
     @property
+    def silent(self) -> bool:
+        """Whether it failed by what its metric rows show, and not by what it died of."""
+        return self._shown is not None
+
+    @property
     def step(self) -> int | None:
         """The step at which it failed, counted from 1, 0 before training began; for a pass how many it made. None where
         there are no steps."""
         seen = self.seen
         if not seen.counted:
             return None
-        if seen.died is not None:
+        if seen.died is not None and self._shown is None:
             return (seen.non_finite_at or seen.steps + 1) if seen.trained else 0
         return seen.steps if self._shown is None else self._shown.step
 
@@ -176,22 +181,25 @@ class Verdict:
     @property
     def message(self) -> str:
         """What it shows in one line, in its own words where it has any; "" for a pass."""
-        if self.signature is None or self.seen.message:
-            return self.seen.message
-        return str(self.signature) if self._shown is None else self._shown.text
+        if self._shown is not None:
+            return self._shown.text
+        return self.seen.message or ("" if self.signature is None else str(self.signature))
 
 
 def judge(seen: Observation, metrics: Metrics, standard: Standard = Standard()) -> Verdict:
     """What a run means. Under the empty standard every failure is the failure under study.
 
-    What a run died of counts before what its metric rows show. Another failure than the one under study is UNRESOLVED,
-    and so is a symptom that keeps it from showing (`HINDERS`); other symptoms are ignored.
+    What a run died of counts before what its metric rows show, except that weights which are not finite may follow from
+    such a reward: then that is the failure, as in a run that survives it. Another failure than the one under study is
+    UNRESOLVED, and so is a symptom that keeps it from showing (`HINDERS`); other symptoms are ignored.
     """
     symptoms = tuple(health.symptoms(metrics.rows, ended=True, earlier=metrics.earlier))
     remarks = (*health.remarks(metrics.rows), *seen.remarks)
     if seen.died is not None:
-        outcome = Outcome.FAIL if _is_failure(seen.died, standard) else Outcome.UNRESOLVED
-        return Verdict(seen, outcome, seen.died, symptoms, remarks, None if standard.good is None else False)
+        ended_by = [*_led_to(seen.died, symptoms), seen.died]
+        failed = next((one for one in ended_by if _is_failure(one, standard)), None)
+        outcome = Outcome.FAIL if failed else Outcome.UNRESOLVED
+        return Verdict(seen, outcome, failed or seen.died, symptoms, remarks, None if standard.good is None else False)
     shown = [signature_of(symptom) for symptom in symptoms]
     failed = next((one for one in shown if _is_failure(one, standard)), None)
     hindered = next((one for one in shown if one.kind == HINDERS and one.kind not in standard.usual), None)
@@ -203,6 +211,13 @@ def judge(seen: Observation, metrics: Metrics, standard: Standard = Standard()) 
     if seen.counted:
         found = drift.deviations(metrics.rows, standard.good, usual=standard.usual, scaler=standard.scaler)
     return replace(verdict, healthy=not found, wrong=found[0] if found else None)
+
+
+def _led_to(died: Signature, symptoms: Iterable[Symptom]) -> list[Signature]:
+    """The symptoms that what a run died of follows from."""
+    of_numbers = died.kind == "non-finite" or is_sampling_error(died)
+    shown = (signature_of(symptom) for symptom in symptoms) if of_numbers else ()
+    return [one for one in shown if one == Signature("non-finite", health.REWARD)]
 
 
 def _is_failure(shown: Signature, standard: Standard) -> bool:

@@ -76,7 +76,7 @@ def _plan(study: Study, kind: str) -> Plan:
     proof = report.causes[0].evidence.fails
     steps = [row.step for row in report.rows if row.number in proof.trials and row.step]
     subset, whole = proof.subset, settings.bad
-    silent = bad_run.seen.died is None
+    silent = bad_run.shown.silent
     late = study.trials.origin is not None  # then it makes few steps anyway
     return Plan(
         QUESTION,

@@ -101,7 +101,7 @@ def study_failure(study: Study, run: Run) -> None:
         InputError: it does not fail as `--failure` asks.
     """
     failure, asked = run.shown.signature, study.options.failure
-    studied = Failure(failure, silent=run.seen.died is None, asked=asked or "")
+    studied = Failure(failure, silent=run.shown.silent, asked=asked or "")
     if not studied.includes(failure):
         raise InputError(
             f"The run fails, but not in the way --failure {asked} asks for: {failure}.",

@@ -180,3 +180,25 @@ def test_of_a_silent_failure_the_trace_ends_where_it_is_certain() -> None:
 def test_every_kind_of_the_table_has_its_words_where_it_is_shown() -> None:
     assert set(SILENT_KINDS) | {"non-finite"} == {rule.kind for rule in RULES if rule.failure}
     assert all(VERBS[rule.kind] == rule.words for rule in RULES if rule.failure)
+
+
+REWARD = Signature("non-finite", "reward")
+SAMPLED = Signature("exception", "RuntimeError", "probability tensor contains either `inf`, `nan` or element < #")
+
+
+@pytest.mark.parametrize(("died", "shown", "outcome"), [
+    (None, REWARD, Outcome.FAIL), (NAN, REWARD, Outcome.FAIL), (SAMPLED, REWARD, Outcome.FAIL),
+    (CRASH, CRASH, Outcome.UNRESOLVED),
+])  # fmt: skip
+def test_an_infinite_reward_is_the_same_failure_whatever_it_leads_to(died, shown, outcome):
+    """... which depends on the completions of the step: in one trial the weights break, another survives it."""
+    seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0, non_finite_at=7 if died is NAN else None)
+    broken = [{**row, "reward": float("inf") if row["step"] == 5 else 0.3} for row in rows()]
+    verdict = judge(seen, Metrics(broken), Standard(Failure(REWARD, silent=True)))
+    assert (verdict.signature, verdict.outcome) == (shown, outcome)
+    if shown is REWARD:
+        assert (verdict.step, verdict.message, verdict.silent) == (5, "reward is inf", True)
+    assert judge(seen, Metrics(rows()), Standard(Failure(REWARD, silent=True))).outcome is not Outcome.FAIL
+    assert judge(seen, Metrics(broken), Standard(Failure(NAN))).outcome is (
+        Outcome.FAIL if died is NAN else Outcome.UNRESOLVED if died else Outcome.PASS
+    )

@@ -77,8 +77,13 @@ _REWARDS = ("reward", "reward_std", "frac_reward_zero_std")
 _OF_A_POLICY = ("actor/", "critic/", "completions/", "completion_length", "response_length", "clipped_ratio", "policy/")
 """Metrics that only training by rewards has, where the reward itself is not among them."""
 
+REWARD, OF_REWARDS = "reward", "rewards/"
+"""A reward that is not finite is a failure in a single step already: no scaler makes it, its step learns nothing, and
+such rewards come and go with the completions. Those of single functions, by their prefix, are NaN where a function did
+not apply, so that only an infinite one counts."""
+
 NON_FINITE_STREAK, NON_FINITE_AT_END = int(_BOUND["non-finite"]), 3
-"""Steps in a row that are not finite; fewer are enough where the run ends with them."""
+"""Steps in a row in which another metric is not finite; fewer are enough where the run ends with them."""
 
 COLLAPSE_SHARE, COLLAPSE_DEAD_GROUPS, COLLAPSE_STREAK = _BOUND["collapse"], 0.9, 3
 """Collapsed: entropy below the first share, this share of the groups with equal rewards, in so many steps in a row."""
@@ -195,6 +200,8 @@ class _Unending:
 
     def take(self, row: Row) -> None:
         """One more step."""
+        if REWARD not in self._found and (name := _broken_reward(row)):
+            self._found[REWARD] = Symptom("non-finite", REWARD, row["step"], f"{name} is {number(row, name)}")
         for name in WATCHED:
             if (value := number(row, name)) is None:
                 continue
@@ -215,6 +222,14 @@ class _Unending:
     def _symptom(self, name: str) -> Symptom:
         step, value = self._last[name]
         return Symptom("non-finite", name, step, f"{name} is {value} in {self._streaks[name]} steps in a row")
+
+
+def _broken_reward(row: Row) -> str:
+    """The metric by which a step had a reward that is not finite; "" if it had none."""
+    parts = (name for name in row if name.startswith(OF_REWARDS))
+    if (value := number(row, REWARD)) is not None and not math.isfinite(value):
+        return REWARD
+    return next((name for name in parts if (value := number(row, name)) is not None and math.isinf(value)), "")
 
 
 class _Diverging:

@@ -246,3 +246,15 @@ def test_the_table_says_each_kind_once() -> None:
     assert health.SILENT_KINDS == ("collapse", "diverged", "no-gradient", "dead-reward")
     shown = {symptom.kind for failing in FAILING for symptom in health.symptoms(failing, ended=True)}
     assert shown | {"no-gradient"} == {rule.kind for rule in health.RULES if rule.failure}
+
+
+@pytest.mark.parametrize("metric", ["reward", "rewards/length/mean"])
+def test_a_reward_that_is_infinite_in_one_step_is_a_failure_of_its_own(metric):
+    found = rows(12, **{metric: [0.3] * 4 + [INF, 0.3]}, loss=0.0, grad_norm=[1.0] * 4 + [0.0, 1.0])
+    assert kinds(found) == kinds(found, ended=False) == [("non-finite", "reward")]
+    (symptom,) = health.symptoms(found, ended=True)
+    assert symptom.step == 5 and symptom.text == f"{metric} is inf"
+
+
+def test_a_reward_function_that_does_not_apply_is_no_failure():
+    assert kinds(rows(12, **{"rewards/code/mean": NAN, "rewards/code/std": NAN})) == []
