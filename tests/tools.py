@@ -162,9 +162,9 @@ def asked(study: Path) -> dict[str, Path]:
 def import_what_commands_import() -> None:
     """What commands import, in part only where they come to it, and read of files that never change."""
     for name in (
-        "alembic.command", "alembic.script", "libcst.metadata", "optuna", "optuna.storages._rdb.storage", "rich.live",
+        "alembic.command", "alembic.script", "optuna", "optuna.storages._rdb.storage", "rich.live",
         "sqlalchemy.dialects.sqlite", "zoneinfo",
-        *(f"bisect_cfg.{room}" for room in ("api", "cli", "study.story", "explain", "recommend.edits")),
+        *(f"bisect_cfg.{room}" for room in ("api", "cli", "study.story", "explain", "rewrite.edits")),
         *(f"bisect_cfg.{room}" for room in ("reports.answer", "reports.page", "reports.terminal")),
         *(f"bisect_cfg.{room}" for room in ("search", "store.store")),
     ):  # fmt: skip

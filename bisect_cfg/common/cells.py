@@ -6,15 +6,12 @@ A cell is counted as Jupyter counts after "Restart and run all": the n-th that i
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bisect_cfg.common.files import load_json, read_text
-from bisect_cfg.probe.redact import scrub
 
 SUFFIX = ".ipynb"
 
@@ -100,31 +97,6 @@ def cells_in(text: str) -> dict[int, str]:
     """The cells of a script that was a notebook, by number; 0 is what stands before the first."""
     parts = [part[:-1] if part.endswith("\n\n") else part for part in _CUT.split(text)]  # an empty line between
     return {0: parts[0], **{int(number): cell for number, cell in zip(parts[1::2], parts[2::2], strict=True)}}
-
-
-def corrected(text: str, before: str, after: str) -> str:
-    """A notebook with the changes that were made in its script, without outputs and without secrets.
-
-    Args:
-        text: of the notebook's file.
-        before: the script that it was made.
-        after: that with the changes.
-    """
-    content = json.loads(text)
-    theirs = _code_in(content)
-    for number, cell in enumerate((cell for cell in theirs if _source(cell).strip()), 1):
-        lines, old, new = (part.rstrip().split("\n") for part in (_source(cell), *_both(number, before, after)))
-        made: list[str] = []
-        for what, start, end, begin, stop in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-            made += lines[start:end] if what == "equal" else new[begin:stop]
-        cell["source" if "source" in cell else "input"] = scrub("\n".join(made))
-    for cell in theirs:
-        cell.update(outputs=[], execution_count=None)
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-
-def _both(number: int, before: str, after: str) -> tuple[str, str]:
-    return cells_in(before)[number], cells_in(after)[number]
 
 
 def named(path: str, line: int, function: str, otherwise: Callable[[str], str]) -> str:

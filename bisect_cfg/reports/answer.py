@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shlex
@@ -10,7 +9,6 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from bisect_cfg.common.cells import corrected
 from bisect_cfg.common.configuration import Outcome, Purpose, Status
 from bisect_cfg.common.failures.health import ODDITIES, Symptom
 from bisect_cfg.common.json_files import JsonObject, strict, write_json, write_text
@@ -19,32 +17,21 @@ from bisect_cfg.doctor.placement import findings
 from bisect_cfg.explain.match import Match
 from bisect_cfg.probe.protocol import Origin, Placed, Raised, to_json
 from bisect_cfg.probe.redact import scrub
-from bisect_cfg.reports.command_answer import failing_command, safe_settings
+from bisect_cfg.reports.command_answer import failing_command
 from bisect_cfg.reports.outcome import Answer
-from bisect_cfg.reports.recommendation import (
-    as_claim,
-    configured_by,
-    edits_of,
-    recommendation,
-    title_of,
-    wanted_changes,
-)
-from bisect_cfg.reports.safe_config import own_config, safe_yaml
+from bisect_cfg.reports.recommendation import as_claim, recommendation, title_of
 from bisect_cfg.reports.said import Line
+from bisect_cfg.rewrite.edits import edits_for, places_of
+from bisect_cfg.rewrite.safe_config import safe_config
 from bisect_cfg.runner.environments import Environments, size_of
 from bisect_cfg.runner.ranks import ranks_of
 from bisect_cfg.runner.runs import Run, purpose_again
 from bisect_cfg.store.causes import Cause, Report, TrialRow, wilson
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.command import CommandTarget
-from bisect_cfg.targets.packages import PACKAGE
-from bisect_cfg.targets.script import Script
 
 SCHEMA = 1
 """Version of result.json; raised when a key changes its meaning or goes away."""
-
-SAFE_NOTEBOOK = "safe_"
-"""Before the name of the user's notebook, of the corrected one in the study folder."""
 
 EXIT_STATUS = {Status.ISOLATED: 0, Status.NO_FAILURE: 1, Status.BASELINE_FAILS: 1, Status.INCONCLUSIVE: 3}
 
@@ -70,13 +57,11 @@ def write_answer(
     recommended = result["recommendation"]
     yaml, diff = answer.folder / "safe_config.yaml", answer.folder / "safe_config.diff"
     if recommended is not None:
-        write_text(yaml, scrub(_safe_config(answer, recommended)))
+        write_text(yaml, _safe_config(answer, recommended))
         write_text(diff, recommended["diff"])
     else:  # what an earlier pass recommended did not stand a closer look
         yaml.unlink(missing_ok=True)
         diff.unlink(missing_ok=True)
-    if isinstance(answer.script, Script):
-        _write_notebook(answer.script, answer, recommended)
     write_json(answer.folder / "result.json", strict(result))
     return result
 
@@ -89,29 +74,9 @@ def add_trial(folder: Path, row: JsonObject) -> None:
     write_json(path, result)
 
 
-def _write_notebook(script: Script, answer: Answer, recommended: JsonObject | None) -> None:
-    """The user's own notebook with the changes, in the study folder, if all of them can be made."""
-    path = answer.folder / f"{SAFE_NOTEBOOK}{script.path.name}"
-    edits = edits_of(answer, recommended["changes"]) if recommended is not None and script.notebook else None
-    if edits is not None and not edits.unplaced and script.path in edits.after:
-        before, after = edits.before[script.path], edits.after[script.path]
-        with contextlib.suppress(OSError, ValueError, LookupError):  # it is another one by now, which was said
-            write_text(path, corrected(script.path.read_text(encoding="utf-8-sig"), before, after))
-    elif script.notebook is not None:
-        path.unlink(missing_ok=True)
-
-
 def _safe_config(answer: Answer, recommended: JsonObject) -> str:
-    """The user's own YAML file with the changes, if one configured the run; else the training config as YAML."""
-    changes = recommended["changes"]
-    # What is installed stands in no configuration.
-    told = [one["add"] for one in recommended.get("unplaced", ()) if one["setting"].startswith(PACKAGE)]
-    title = "\n# ".join([title_of(recommended), *(f"Besides, where you train: {add}" for add in told)])
-    if isinstance(answer.script, CommandTarget):
-        return safe_settings(answer.script, recommended["configuration"], title)
-    wanted, edits = wanted_changes(answer, changes), edits_of(answer, changes)
-    own = own_config(configured_by(answer), wanted, edits, answer.settings.capture.args.types, title)
-    return own or safe_yaml(answer.settings, recommended["configuration"], title)
+    places, changes = places_of(answer.script, answer.settings, answer.bad_run), recommended["changes"]
+    return safe_config(places, changes, edits_for(places, changes), title_of(recommended))
 
 
 # ------------------------------------------------------------------------------------------------------ result.json

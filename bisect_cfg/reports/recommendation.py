@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from bisect_cfg.common.configuration import UNSET, Configuration, configuration_of, equal
 from bisect_cfg.common.json_files import JsonObject
-from bisect_cfg.probe.protocol import NAMESPACE, Assigned, Opened
 from bisect_cfg.probe.redact import scrub
-from bisect_cfg.recommend.edits import Change, Edit, Edits, configures, find_edits
 from bisect_cfg.remedy.alternatives import published_for
 from bisect_cfg.remedy.proposals import Safe
 from bisect_cfg.remedy.remedy import Proposal, Remedy, RemedyStatus, SafeRange
-from bisect_cfg.reports.command_answer import changed_command
 from bisect_cfg.reports.outcome import Answer
-from bisect_cfg.reports.safe_config import TITLE, YAML, safe_yaml
 from bisect_cfg.reports.text import show
+from bisect_cfg.rewrite.edits import edits_for, places_of
+from bisect_cfg.rewrite.safe_config import TITLE, diff_of_values
 from bisect_cfg.store.causes import Cause, Claim
 from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
@@ -65,21 +60,18 @@ def recommendation(answer: Answer, issue: JsonObject | None = None) -> JsonObjec
         found["not_kept"] = safe.not_kept
     tried = found["verified"] and all(name.startswith(PACKAGE) for name in found["changes"])  # what would come first
     found["first"] = "" if tried else first_of_all(answer.report.causes, issue)
+    places = places_of(answer.script, answer.settings, answer.bad_run)
     if isinstance(answer.script, CommandTarget):
         for name in ("seeds", "full_rate"):  # a command has none
             found.pop(name, None)
         ran = [answer.details[number]["observation"]["steps"] for number in (best.passed if answer.horizon else ())]
-        return {**found, "steps": min(ran, default=None), **changed_command(answer.script, found["configuration"])}
-    edits = edits_of(answer, found["changes"])
-    found["edits"] = [_edit(edit) for edit in edits.edits]
-    found["diff"] = "" if edits.unplaced else edits.diff
-    if not found["diff"]:
-        found["diff"] = _yaml_diff(answer.settings, found["configuration"])
-    found["diff"] = "".join(scrub(line) for line in found["diff"].splitlines(keepends=True))
-    found["not_located"] = [missing.name for missing in edits.unplaced]
-    found["unplaced"] = [
-        {"setting": missing.name, "why": scrub(missing.why), "add": scrub(missing.add)} for missing in edits.unplaced
-    ]
+        return {**found, "steps": min(ran, default=None), **edits_for(places, found["changes"]).to_json()}
+    edits = edits_for(places, found["changes"])
+    found |= edits.to_json()
+    if edits.unplaced or not found["diff"]:
+        found["diff"] = "".join(
+            scrub(line) for line in diff_of_values(answer.settings, found["changes"]).splitlines(keepends=True)
+        )
     return found
 
 
@@ -191,97 +183,6 @@ def _unsettled(safe: Safe) -> list[str]:
         return []
     begun = [remedy for remedy in safe.remedies if remedy.tried or remedy is safe.best]
     return [safe.spent, *(f"{', '.join(remedy.changes)}: {what}" for remedy in begun for what in remedy.unsettled)]
-
-
-# ----------------------------------------------------------------------------------------------- what to change
-
-
-def edits_of(answer: Answer, changes: Changes) -> Edits:
-    """Where changes (name -> from, to) are to be made in the user's command and files."""
-    args, traces = answer.settings.capture.args, answer.bad_run.traces
-    script = Path(os.path.abspath(answer.script.path))
-    imported = dict.fromkeys(Path(row.path) for row in traces.all(Opened) if row.mode == "m")
-    own = [path for path in imported if path != script and path.is_relative_to(script.parent)]
-    assigned = {row.name for row in traces.all(Assigned) if row.index == args.index}
-    return find_edits(
-        wanted_changes(answer, changes),
-        answer.script.arguments,
-        [answer.script.runs, *own],
-        configured_by(answer),
-        config=args.cls,
-        fields=args.types,
-        assigned=assigned,
-        launcher=_words_of_launcher(answer),
-        notebook=None if answer.script.notebook is None else answer.script.path,
-        built=_built(answer.settings),
-    )
-
-
-def _built(settings: Factors) -> dict[str, tuple[str, int]]:
-    """Where the objects of the configuration were built: namespace -> file and line."""
-    found = (*settings.capture.others.values(), settings.capture.args)
-    return {NAMESPACE.get(one.kind, one.kind): one.place for one in found if one.place is not None}
-
-
-def _words_of_launcher(answer: Answer) -> tuple[str, ...]:
-    """The words of the command that the launcher takes its settings from."""
-    launch = answer.script.launch
-    if launch is None:
-        return ()
-    return (*launch.before, *(answer.script.arguments if launch.kind == "trl" else ()))
-
-
-def wanted_changes(answer: Answer, changes: Changes) -> list[Change]:
-    """Changes (name -> from, to) with the values that the user wrote, not what the library made of them."""
-    settings = answer.settings
-    factors = {factor.name: factor for factor in settings.varied}
-    wanted = []
-    for name, change in changes.items():
-        factor = factors.get(name)
-        field, _, key = name.partition(".")
-        raw = settings.capture.args.raw.get(field) if factor is None or factor.kind == "args" else change["from"]
-        old = change["from"] if key else raw
-        added = factor is None and equal(raw, settings.capture.args.defaults.get(field))
-        wanted.append(Change(name, old, change["to"], added))
-    return wanted
-
-
-def configured_by(answer: Answer) -> list[Path]:
-    """The files that configured the run: those that the command names, and YAML that the script itself opened (a folder
-    of Hydra's). JSON and TOML are opened for many other reasons: of them what holds a training config."""
-    script, traces = answer.script, answer.bad_run.traces
-    named = [Path(name) for name in script.argument_files() if name.endswith((*YAML, ".json", ".toml"))]
-    opened = [Path(row.path) for row in traces.all(Opened) if row.mode == "r"]
-    deepspeed = answer.settings.capture.deepspeed if answer.settings is not None else None
-    if deepspeed is not None and Path(deepspeed.path).resolve() not in [path.resolve() for path in named]:
-        named.append(Path(deepspeed.path))
-    known = {path.resolve() for path in (*named, *([script.good_file] if script.good_file else ()))}
-    fields = answer.settings.capture.args.types if answer.settings is not None else {}
-    return named + [
-        path
-        for path in opened
-        if path.is_file()
-        and path.resolve() not in known
-        and (path.suffix in YAML or (path.suffix in (".json", ".toml") and configures(path, fields)))
-    ]
-
-
-def _edit(edit: Edit) -> JsonObject:
-    return {
-        "file": None if edit.path is None else str(edit.path),
-        "cell": edit.cell,
-        "line": edit.line,
-        "old": scrub(edit.old),
-        "new": scrub(edit.new),
-        "settings": list(edit.names),
-    }
-
-
-def _yaml_diff(settings: Factors, safe: Configuration) -> str:
-    """The training config as YAML before and after: for scripts whose values could not be located."""
-    before = safe_yaml(settings, settings.bad, "your configuration").splitlines(keepends=True)[1:]
-    after = safe_yaml(settings, safe, "safe").splitlines(keepends=True)[1:]
-    return "".join(difflib.unified_diff(before, after, "your configuration", "safe_config.yaml"))
 
 
 def as_claim(claim: Claim) -> JsonObject:

@@ -11,8 +11,6 @@ import pytest
 import toys
 from tools import ForkedTool, assert_clear
 
-from bisect_cfg.common.cells import code_cells
-
 SETUP = """
     %%capture
     !pip install -q trl
@@ -61,8 +59,6 @@ def test_a_notebook_is_bisected(tool: ForkedTool) -> None:
     assert "train.ipynb, cell 3, line 2" in printed
     diff = (tool.folder / "study" / "safe_config.diff").read_text()
     assert diff.startswith("--- train.ipynb, cell 3\n+++ train.ipynb, cell 3\n@@ -1,2 +1,2 @@\n RATE = 3e-4\n-args =")
-    safe = code_cells((tool.folder / "study" / "safe_train.ipynb").read_text())
-    assert [one.replace(", bf16=True", "") for one in code_cells(before.decode())] == safe
     assert path.read_bytes() == before and not (tool.folder / "out").exists()
     tool.assert_nothing_left()
 

@@ -8,7 +8,7 @@ import pytest
 import toys
 from tools import slow
 
-from bisect_cfg.reports.safe_config import safe_yaml
+from bisect_cfg.rewrite.safe_config import safe_yaml
 
 WANTED = {"learning_rate": 3e-4, "weight_decay": 0.1, "warmup_steps": 0.1, "temperature": 0.9, "scale_rewards": "none"}
 EVERYTHING = {"output_dir": "out", **WANTED, **toys.SETTINGS}

@@ -21,7 +21,7 @@ from tools import slow
 from bisect_cfg.common.configuration import equal
 from bisect_cfg.common.parameters import parameter
 from bisect_cfg.probe.protocol import ConfigResolved, Event
-from bisect_cfg.reports.safe_config import safe_yaml
+from bisect_cfg.rewrite.safe_config import safe_yaml
 from bisect_cfg.targets.captured import entries, read_capture
 from bisect_cfg.targets.factors import Comparison, Factors
 

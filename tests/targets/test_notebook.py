@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import toys
 
-from bisect_cfg.common.cells import cells_in, code_cells, corrected, named, place_in, with_cells
+from bisect_cfg.common.cells import cells_in, code_cells, named, place_in, with_cells
 from bisect_cfg.errors import InputError
 from bisect_cfg.store.inputs import hash_of
 from bisect_cfg.targets.notebook import Notebook, as_script, read_notebook
@@ -212,17 +212,6 @@ def test_running_the_cells_again_leaves_the_notebook_the_same(tmp_path: Path) ->
     assert hash_of(path) == before
     toys.notebook(tmp_path, "x = 1", "y = 3")
     assert hash_of(path) != before
-
-
-def test_the_corrected_notebook_has_its_own_lines_and_nothing_printed(tmp_path: Path) -> None:
-    token = "hf_" + "a1B2" * 9
-    path = toys.notebook(tmp_path, "!pip install x\nrate = 3\n%time f()", "", f"login({token!r})\n# end\n")
-    before = as_script(path, read_notebook(path), "python", lambda names: []).text
-    text = corrected(path.read_text(), before, before.replace("rate = 3", "rate = 1\nmore = 2"))
-    assert code_cells(text) == ["!pip install x\nrate = 1\nmore = 2\n%time f()", "login('***')\n# end"]
-    assert "of 1" not in text and "# GRPO" in text
-    unchanged = corrected(path.read_text().replace(token, "x"), before, before)
-    assert code_cells(unchanged) == ["!pip install x\nrate = 3\n%time f()", "login('x')\n# end"]
 
 
 def test_lines_are_named_by_their_cells(tmp_path: Path) -> None:

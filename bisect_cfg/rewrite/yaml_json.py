@@ -1,9 +1,8 @@
-"""Changes of a YAML file, or of JSON, which is YAML too.
+"""Edits of a YAML file, or of JSON, which is YAML too.
 
-PyYAML says where in the text each key and value stands, and only that piece is exchanged. (A round trip
-through a document that knows its comments, as ruamel.yaml makes it, would set indentation and spaces of
-other lines anew.) What comes out is read back by PyYAML, the reader of TrlParser and transformers, and
-counts only if nothing but the setting has another value.
+The marks of PyYAML say where each key and value stands, and that part alone is exchanged: a round trip through
+ruamel.yaml rewrites the indentation and spaces of other lines. The result is read again by PyYAML, the reader of
+TrlParser and transformers, and counts only if nothing but the setting differs.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from pathlib import Path
 
 import yaml
 
-from bisect_cfg.common.configuration import Configuration, Value, equal
+from bisect_cfg.common.configuration import Configuration, Value
 from bisect_cfg.common.files import load_json, load_yaml
-from bisect_cfg.recommend.edits._place import Change, Occurrence, plain, same, splice, whole_lines, without_item
+from bisect_cfg.rewrite.place import Change, Piece, Place, changes_only, plain, same, splice, whole_lines, without_item
 
 _ALIAS = re.compile(r"\s*:\s*(?P<alias>\*[^\s,\[\]{}]+)")
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
 """The anchor and the tag before a value."""
 
 _INTERPOLATION = re.compile(r"\$\{[^}:]*?(?P<name>\w+)\}")
-"""OmegaConf's: ``${training.lr}``."""
+"""Of OmegaConf: ``${training.lr}``."""
 
 
 @dataclass(frozen=True)
@@ -43,26 +42,15 @@ class _Entry:
 
 
 def read(path: Path, text: str) -> Value:
-    """The content of a file that configures a run.
-
-    Returns:
-        What it holds; None if it holds nothing, or is not what its name says.
-    """
+    """The content of a file; None if it has none, or is not what its name says."""
     try:
         return load_json(text) if _is_json(path) else load_yaml(text)
     except ValueError:
         return None
 
 
-def places(path: Path, text: str, change: Change, names: Collection[str]) -> list[Occurrence]:
-    """Where a file gives a value to one of the names.
-
-    Args:
-        path: of the file.
-        text: of the file.
-        change: what is looked for.
-        names: what it may be called.
-    """
+def places(path: Path, text: str, change: Change, names: Collection[str]) -> list[Place]:
+    """Where the text gives a value to one of the names."""
     found = []
     for entry in _entries(text):
         is_key = entry.parent is not None and entry.parent.name == change.field
@@ -70,32 +58,21 @@ def places(path: Path, text: str, change: Change, names: Collection[str]) -> lis
             continue
         value = _value(entry.value)
         inner = _INTERPOLATION.fullmatch(value) if isinstance(value, str) else None
-        _, end = _span(text, entry.key, entry.value)
+        start, (_, end) = entry.key.start_mark.index, _span(text, entry.key, entry.value)
         found.append(
-            Occurrence(
-                path,
-                entry.key.start_mark.line + 1,
-                " ".join(text[entry.key.start_mark.index : end].split()),
+            Place(
+                start,
+                " ".join(text[start:end].split()),
                 same(value, change.old),
-                (inner["name"],) if inner else (),
                 lambda new, entry=entry: _put(path, text, entry, names, new),
+                (inner["name"],) if inner else (),
             )
         )
     return found
 
 
-def added(path: Path, text: str, values: Configuration, fields: Collection[str]) -> str | None:
-    """The text with further settings, in the mapping that holds the most of the training config.
-
-    Args:
-        path: of the file.
-        text: of the file.
-        values: name -> value.
-        fields: of the training config.
-
-    Returns:
-        None if no mapping of the file holds a training config.
-    """
+def added(path: Path, text: str, values: Configuration, fields: Collection[str]) -> Piece | None:
+    """The piece that adds settings to the mapping that holds most of the training config; None if none does."""
     mappings: dict[int, list[_Entry]] = {}
     for entry in _entries(text):
         mappings.setdefault(entry.mapping.start_mark.index, []).append(entry)
@@ -108,24 +85,23 @@ def added(path: Path, text: str, values: Configuration, fields: Collection[str])
     ]
     _, end = _span(text, last.key, last.value)
     if last.mapping.flow_style:
-        return _checked(path, text, splice(text, (end, end, "".join(f", {pair}" for pair in pairs))), values, values)
-    stop = text.find("\n", end)
-    stop = len(text) if stop < 0 else stop
-    ending = "\r\n" if text[:stop].endswith("\r") else "\n"
-    stop -= ending == "\r\n"
+        return _checked(path, text, (end, end, "".join(f", {pair}" for pair in pairs)), values, values)
+    end = text.find("\n", end) if "\n" in text[end:] else len(text)
+    ending = "\r\n" if text[:end].endswith("\r") else "\n"
+    end -= ending == "\r\n"
     lines = "".join(f"{ending}{' ' * last.key.start_mark.column}{pair}" for pair in pairs)
-    return _checked(path, text, splice(text, (stop, stop, lines)), values, values)
+    return _checked(path, text, (end, end, lines), values, values)
 
 
-def without(text: str, name: str) -> str | None:
-    """The text without the entries of this name; None if they cannot be taken out."""
+def without(path: Path, text: str, name: str) -> str | None:
+    """The text without the entries of this name; None if they cannot be removed."""
     for entry in reversed([entry for entry in _entries(text) if entry.name == name]):
-        text, _ = _removed(text, entry)
+        text = splice(text, _removed(text, entry)[0])
     return text if not any(entry.name == name for entry in _entries(text)) else None
 
 
-def count(text: str, fields: Collection[str]) -> int:
-    """How many settings of a training config a file holds."""
+def count(path: Path, text: str, fields: Collection[str]) -> int:
+    """How many settings of a training config the text holds."""
     return sum(entry.name in fields for entry in _entries(text))
 
 
@@ -133,7 +109,7 @@ def count(text: str, fields: Collection[str]) -> int:
 
 
 def _entries(text: str) -> list[_Entry]:
-    """Every entry of every mapping, each once: what an alias repeats is where its anchor is."""
+    """Every entry of every mapping, each once: an alias counts where its anchor is."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -162,14 +138,14 @@ def _value(node: yaml.Node) -> Value:
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_object(node, deep=True)
-    except yaml.YAMLError:  # a tag of somebody's own
+    except (yaml.YAMLError, ValueError):  # a tag of somebody's own, a date that is none
         return None
     finally:
         loader.dispose()
 
 
 def _end(node: yaml.Node) -> int:
-    """Where a node's own text ends; the parser's mark of a block is where the next one begins."""
+    """Where a node's own text ends; a block's mark is where the next one begins."""
     if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
         return node.end_mark.index
     last = node.value[-1]
@@ -177,7 +153,7 @@ def _end(node: yaml.Node) -> int:
 
 
 def _span(text: str, key: yaml.Node, value: yaml.Node) -> tuple[int, int]:
-    """Where a value stands, without its anchor and tag; of an alias, where that stands."""
+    """Where a value stands, without its anchor and tag; of an alias, the alias."""
     alias = _ALIAS.match(text, key.end_mark.index)
     if alias:
         return alias.span("alias")
@@ -189,10 +165,10 @@ def _span(text: str, key: yaml.Node, value: yaml.Node) -> tuple[int, int]:
 # ------------------------------------------------------------------------------------------------------- writing
 
 
-def _put(path: Path, text: str, entry: _Entry, names: Collection[str], new: Value) -> str | None:
+def _put(path: Path, text: str, entry: _Entry, names: Collection[str], new: Value) -> Piece | None:
     if new is None:
-        after, gone = _removed(text, entry)
-        return _checked(path, text, after, (*names, gone), {})
+        piece, gone = _removed(text, entry)
+        return _checked(path, text, piece, (*names, gone), {})
     start, end = _span(text, entry.key, entry.value)
     old, new = entry.value, plain(new)
     if isinstance(old, yaml.SequenceNode) and isinstance(new, (list, tuple)) and new and text[start] == "-":
@@ -204,7 +180,7 @@ def _put(path: Path, text: str, entry: _Entry, names: Collection[str], new: Valu
         written = _written(path, new, style, bool(entry.mapping.flow_style))
         if text[start - 1] == ":":  # a key without a value
             written = f" {written}"
-    return _checked(path, text, splice(text, (start, end, written)), names, dict.fromkeys(names, new))
+    return _checked(path, text, (start, end, written), names, dict.fromkeys(names, new))
 
 
 def _written(path: Path, value: Value, style: str | None = None, in_flow: bool = False) -> str:
@@ -214,7 +190,7 @@ def _written(path: Path, value: Value, style: str | None = None, in_flow: bool =
         path: of the file.
         value: the value.
         style: the quotes of the text that it replaces.
-        in_flow: whether it stands in braces, where more text needs quotes.
+        in_flow: whether it stands in braces, where more texts need quotes.
     """
     if _is_json(path):
         return json.dumps(value)
@@ -234,8 +210,8 @@ def _is_json(path: Path) -> bool:
     return path.suffix == ".json"
 
 
-def _removed(text: str, entry: _Entry) -> tuple[str, str]:
-    """The text without an entry, and its name; a mapping that would be left empty goes with it."""
+def _removed(text: str, entry: _Entry) -> tuple[Piece, str]:
+    """The piece that removes an entry, and the entry's name; a mapping that it leaves empty goes with it."""
     while len(entry.mapping.value) == 1 and entry.parent is not None and entry.parent.value is entry.mapping:
         entry = entry.parent
     spans = [
@@ -245,44 +221,10 @@ def _removed(text: str, entry: _Entry) -> tuple[str, str]:
     own = next(span for span in spans if span[0] == entry.key.start_mark.index)
     if entry.mapping.flow_style:
         return without_item(text, spans, own), entry.name
-    return splice(text, (*(whole_lines(text, *own, closing=":") or own), "")), entry.name
+    return (*(whole_lines(text, *own, closing=":") or own), ""), entry.name
 
 
-def _checked(path: Path, before: str, after: str, names: Collection[str], wanted: Configuration) -> str | None:
-    """The new text, if all that has another value now is what was wanted; None otherwise.
-
-    Args:
-        path: of the file.
-        before: the old text.
-        after: the new one.
-        names: of which some shall have changed.
-        wanted: name -> value; a name that is not in it shall be gone.
-    """
-    changed = list(_differences(read(path, before) or {}, read(path, after) or {}))
-    fine = all(
-        name in names and (value is _GONE if name not in wanted else value is not _GONE and equal(value, wanted[name]))
-        for name, value in changed
-    )
-    return after if changed and fine else None
-
-
-_GONE = object()
-
-
-def _differences(old: Value, new: Value, name: Value = None) -> Iterator[tuple[Value, Value]]:
-    """(key, new value) of what differs; an item of a list goes by the list's key."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in {**old, **new}:
-            if key not in old:
-                yield key, new[key]
-            else:
-                yield from _differences(old[key], new.get(key, _GONE), key)
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and any(map(_has_keys, old)):
-        for left, right in zip(old, new, strict=True):
-            yield from _differences(left, right, name)
-    elif type(old) is not type(new) or not equal(old, new):
-        yield name, new
-
-
-def _has_keys(value: Value) -> bool:
-    return isinstance(value, (dict, list))
+def _checked(path: Path, text: str, piece: Piece, names: Collection[str], wanted: Configuration) -> Piece | None:
+    """The piece, if with it the file holds what is wanted and nothing else differs; see `changes_only`."""
+    before, after = read(path, text), read(path, splice(text, piece))
+    return piece if changes_only(before, after, names, wanted) else None

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from bisect_cfg.probe.protocol import Opened
-from bisect_cfg.reports.answer import _safe_config
-from bisect_cfg.reports.recommendation import configured_by, edits_of
+from bisect_cfg.rewrite.edits import edits_for, places_of
+from bisect_cfg.rewrite.safe_config import safe_config
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.targets.captured import Source
 from bisect_cfg.targets.script import Script
@@ -43,22 +43,15 @@ def answer(
     ]
     traces = Traces.of(folder)
     traces.events.rows += [Opened(str(path), "r") for path in opened]
-    settings = SimpleNamespace(capture=SimpleNamespace(args=args, deepspeed=None, others={}), varied=factors, pins={})
+    capture, bad = SimpleNamespace(args=args, deepspeed=None, others={}), {one.name: one.bad for one in factors}
+    settings = SimpleNamespace(capture=capture, varied=factors, pins={}, bad=bad)
     target = Script(folder / "train.py", arguments)
     return SimpleNamespace(script=target, settings=settings, bad_run=SimpleNamespace(traces=traces))
 
 
 def safe(made: SimpleNamespace, **changes: tuple[object, object]) -> str:
-    recommended = {
-        "changes": {name: {"from": old, "to": new} for name, (old, new) in changes.items()},
-        "configuration": {
-            "learning_rate": 0.02,
-            "beta": 0.1,
-            **{name: new for name, (_, new) in changes.items()},
-        },
-        "verified": True,
-    }
-    return _safe_config(made, recommended)
+    told = {name: {"from": old, "to": new} for name, (old, new) in changes.items()}
+    return safe_config(places := places_of(made.script, made.settings, made.bad_run), told, edits_for(places, told))
 
 
 @pytest.mark.parametrize("how", ["named", "opened"])
@@ -70,7 +63,6 @@ def test_the_users_own_file_with_the_changed_line(tmp_path: Path, how: str) -> N
         *(["--config", str(path)] if how == "named" else []),
         opened=(path,) if how == "opened" else (),
     )
-    assert configured_by(made) == [path]
     text = safe(made, learning_rate=(0.02, 1e-6))
     assert text.partition("\n")[2] == RECIPE.replace("2.0e-02", "1.0e-06") and text.startswith("# ")
     assert yaml.safe_load(text) == {**yaml.safe_load(RECIPE), "learning_rate": 1e-6}
@@ -111,8 +103,6 @@ def test_of_a_folder_of_files_the_one_that_changes(tmp_path: Path) -> None:
     data.write_text("rows: 3\n")
     made = answer(tmp_path, opened=(main, group, data))
     assert safe(made, learning_rate=(0.02, 1e-6)).endswith("\nlearning_rate: 1.0e-06\n")
-    (edit,) = edits_of(made, {"learning_rate": {"from": 0.02, "to": 1e-6}}).edits
-    assert (edit.path, edit.line) == (group, 1)
 
 
 def test_without_such_a_file_it_is_the_training_config(tmp_path: Path) -> None:

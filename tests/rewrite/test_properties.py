@@ -6,16 +6,15 @@ import ast
 import copy
 import io
 import math
-import tempfile
 import tokenize
-from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.recommend.edits import Change, find_edits
+from bisect_cfg.rewrite.place import Change
+from tests.rewrite.cases import edited
 
 NAME = "learning_rate"
 
@@ -93,13 +92,9 @@ def found_in(data: object) -> dict | None:
 
 
 def after(name: str, text: str, change: Change) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / name
-        path.write_bytes(text.encode())
-        files = {"python": [path]} if name.endswith(".py") else {"yamls": [path]}
-        found = find_edits([change], **files)
-        assert not found.unplaced, found.unplaced
-        return found.after.get(path, text)
+    found, left = edited(name, text, change)
+    assert not left, left
+    return found
 
 
 def others(text: str, lines: int, place: int) -> tuple[list[str], list[str]]:

@@ -1,1 +1,0 @@
-"""The lines of the user's files to change for a recommendation: `edits`."""

@@ -1,0 +1,581 @@
+"""Which parts of the user's own command and files to change, so that the run has other values.
+
+A setting may be a flag of the command, an entry of a YAML, JSON or TOML file, or a value in Python. A place counts only
+if the value there is the one that the run had. Where that is not certain (the value is computed, or given in two
+places), the setting is left out, with the reason and with what to write instead.
+
+An `Edit` is a span of a text as it is. Changes are made one after the other, each found and checked in the text with
+those before it, and expressed as spans of the original. Nothing is written here; `bisect_cfg.rewrite.apply` does that.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import io
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from bisect_cfg.common.cells import SUFFIX, CellLine, cells_in, place_in, script_of
+from bisect_cfg.common.configuration import Configuration, Value, equal
+from bisect_cfg.common.files import read_text
+from bisect_cfg.common.json_files import JsonObject
+from bisect_cfg.probe.protocol import NAMESPACE, Assigned, Opened
+from bisect_cfg.probe.redact import scrub
+from bisect_cfg.rewrite import command_line, python, toml, yaml_json
+from bisect_cfg.rewrite.notebook import pieces_of
+from bisect_cfg.rewrite.place import Change, Piece, Place, splice
+from bisect_cfg.targets.command import CommandTarget
+from bisect_cfg.targets.factors import Factors
+from bisect_cfg.targets.launch_settings import PROCESSES
+from bisect_cfg.targets.script import Script, by_hand
+from bisect_cfg.targets.sides import Sides
+
+YAML = (".yaml", ".yml")
+DATA = (*YAML, ".json", ".toml")
+"""How names of files that configure a run end."""
+
+SAVED = "transformers_version"
+"""A key of what is saved with a model (generation_config.json), which has names of a training config too."""
+
+SHOWN_PLACES = 3
+"""So many places of a setting that is given in several are named."""
+
+Changes = Mapping[str, Mapping[str, Value]]
+"""Setting -> its "from" and "to", as in result.json."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A part of a text to exchange.
+
+    Attributes:
+        path: the file, of a notebook the script that its cells amount to; None for the command line.
+        start, end: of the part, in characters.
+        new: what is to stand there.
+        settings: names of the settings that it changes.
+    """
+
+    path: Path | None
+    start: int
+    end: int
+    new: str
+    settings: tuple[str, ...]
+
+    @property
+    def piece(self) -> Piece:
+        return self.start, self.end, self.new
+
+
+@dataclass(frozen=True)
+class Unplaced:
+    """A setting that no edit changes.
+
+    Attributes:
+        name: of the setting.
+        why: the reason.
+        add: what to write instead, and where.
+    """
+
+    name: str
+    why: str
+    add: str
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What to change.
+
+    Attributes:
+        edits: by file, in the order of the text; the command line first.
+        unplaced: what they do not change.
+        texts: path -> text of all that they are about, as it is; None for the command line.
+        command: the whole command from now on; "" where it stays as it is.
+        config: of a command, the diff of its configuration file or arguments; "" for a script.
+    """
+
+    edits: tuple[Edit, ...] = ()
+    unplaced: tuple[Unplaced, ...] = ()
+    texts: Mapping[Path | None, str] = field(default_factory=dict)
+    command: str = ""
+    config: str = ""
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files that change."""
+        return list(dict.fromkeys(edit.path for edit in self.edits if edit.path is not None))
+
+    def after(self, path: Path | None) -> str:
+        """The text of a file, or the command line, with its edits."""
+        return splice(self.texts[path], *(edit.piece for edit in self.edits if edit.path == path))
+
+    @property
+    def diff(self) -> str:
+        """The edits of files as a unified diff."""
+        parts: list[str] = []
+        for path in self.paths:
+            before, after, names = {0: self.texts[path]}, {0: self.after(path)}, {0: str(path)}
+            if path.suffix == SUFFIX:
+                before, after = cells_in(before[0]), cells_in(after[0])
+                names = {number: f"{path}, cell {number}" for number in before}
+            for number, name in names.items():
+                parts += difflib.unified_diff(_lines(before[number]), _lines(after[number]), name, name)
+        return self.config or "".join(
+            part if part.endswith("\n") else f"{part}\n\\ No newline at end of file\n" for part in parts
+        )
+
+    def to_json(self) -> JsonObject:
+        """The keys of result.json's recommendation that say what to change: "edits", "diff", "unplaced",
+        "not_located" and, where it changes, "command".
+
+        An edit of a file has its lines ("old", "new") for people, and for `apply` the "start" and "end" of the part of
+        the file, the "text" to put there, and the hashes of the file "before" and "after" all edits. Without them it
+        cannot be written: it would have to write a secret, or the cell is not in the notebook as it was run.
+        """
+        told = [self._flag(edit) for edit in self.edits if edit.path is None]
+        told += [record for path in self.paths for record in self._records(path)]
+        missing = [{"setting": one.name, "why": scrub(one.why), "add": scrub(one.add)} for one in self.unplaced]
+        return {
+            "edits": told,
+            "diff": "".join(scrub(line) for line in self.diff.splitlines(keepends=True)),
+            "not_located": [one.name for one in self.unplaced],
+            "unplaced": missing,
+            **({"command": self.command} if self.command else {}),
+        }
+
+    def _flag(self, edit: Edit) -> JsonObject:
+        old = self.texts[None][edit.start : edit.end].strip()
+        record = {"file": None, "cell": None, "line": None, "old": scrub(old), "new": scrub(edit.new.strip())}
+        return {**record, "settings": list(edit.settings)}
+
+    def _records(self, path: Path) -> Iterator[JsonObject]:
+        text, after = self.texts[path], self.after(path)
+        edits = [edit for edit in self.edits if edit.path == path]
+        inside = pieces_of(path, text, [edit.piece for edit in edits]) if path.suffix == SUFFIX else None
+        file, pieces = (text, [edit.piece for edit in edits]) if inside is None else inside
+        hashes = {"before": hash_of(file), "after": hash_of(splice(file, *filter(None, pieces)))}
+        shift = 0
+        for edit, piece in zip(edits, pieces, strict=True):
+            start, end = _line_span(text, edit)
+            new = splice(text[start:end], (edit.start - start, edit.end - start, edit.new))
+            skipped, old, new = _without_common_lines(text[start:end], new)
+            line = text.count("\n", 0, start) + 1 + skipped
+            place = _cell_line(after, after.count("\n", 0, start + shift) + 1 + skipped, path)
+            shift += _growth([edit])
+            record = {"file": str(path), "cell": None, "line": line, "old": scrub(old), "new": scrub(new)}
+            if place is not None:
+                record |= {"cell": place.cell, "line": place.line}
+            if piece is not None and scrub(piece[2]) == piece[2]:
+                record |= dict(zip(("start", "end", "text"), piece, strict=True)) | hashes
+            yield {**record, "settings": list(edit.settings)}
+
+
+def hash_of(text: str) -> str:
+    """A short hash of a file's text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+# ------------------------------------------------------------------------------------------------- where settings are
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the settings of a run are written.
+
+    Attributes:
+        words: of the whole command.
+        arguments: how many of them, at the end, are the script's own.
+        launcher: how many of them, from the beginning, the launcher takes settings from.
+        python: path -> text, the script first, then what else of the user's it imports.
+        files: path -> text of the YAML, JSON and TOML files that configured the run.
+        config: the class of the training config.
+        fields: of the training config.
+        assigned: those that the run was seen to set as attributes of the finished config.
+        built: namespace of settings -> the line (absolute path, number) that was seen to build what has them.
+        settings: the factors; None where all changes are of what stands in a file.
+        command: the target, if it is a command of any kind.
+    """
+
+    words: Sequence[str] = ()
+    arguments: int = 0
+    launcher: int = 0
+    python: Mapping[Path, str] = field(default_factory=dict)
+    files: Mapping[Path, str] = field(default_factory=dict)
+    config: str = "GRPOConfig"
+    fields: Collection[str] = ()
+    assigned: Collection[str] = ()
+    built: python.BuiltAt = field(default_factory=dict)
+    settings: Factors | Sides | None = None
+    command: CommandTarget | None = None
+
+
+class Watched(Protocol):
+    """A run, as far as it tells what it opened (`bisect_cfg.runner.runs.Run`)."""
+
+    @property
+    def traces(self) -> Any: ...
+
+
+def places_of(target: Script | CommandTarget, settings: Factors | Sides, bad_run: Watched) -> Places:
+    """Where the settings of a target are written, by what a run of it has shown."""
+    if isinstance(target, CommandTarget):
+        return Places(command=target, settings=settings)
+    args, traces = settings.capture.args, bad_run.traces
+    script = target.path.absolute()
+    imported = dict.fromkeys(Path(row.path) for row in traces.all(Opened) if row.mode == "m")
+    own = [path for path in imported if path not in (script, target.runs) and path.is_relative_to(script.parent)]
+    made = {} if target.notebook is None else {target.path: target.notebook.text}
+    built = {}
+    for one in (*settings.capture.others.values(), args):
+        if one.place is not None:
+            path, line = one.place
+            within = target.notebook is not None and Path(path).name == script_of(target.path, Path()).name
+            built[NAMESPACE.get(one.kind, one.kind)] = (str(script) if within else path, line)
+    words, arguments = target.command, len(target.arguments)
+    trl = target.launch is not None and target.launch.kind == "trl"
+    return Places(
+        words,
+        arguments,
+        len(words) if trl else 0 if target.launch is None else len(target.launch.before),
+        {**made, **_texts([*(() if made else (target.path,)), *own])},
+        _texts(_configured_by(target, settings, traces)),
+        args.cls,
+        args.types,
+        {row.name for row in traces.all(Assigned) if row.index == args.index},
+        built,
+        settings,
+    )
+
+
+def _configured_by(script: Script, settings: Factors, traces: Any) -> list[Path]:
+    """The files that configured the run: those that the command names, and YAML that the script opened (of Hydra a
+    folder). JSON and TOML are opened for many other reasons: of them, what holds a training config."""
+    named = [Path(name) for name in script.argument_files() if name.endswith(DATA)]
+    opened = [Path(row.path) for row in traces.all(Opened) if row.mode == "r" and row.path.endswith(DATA)]
+    deepspeed = settings.capture.deepspeed
+    if deepspeed is not None and Path(deepspeed.path).resolve() not in [path.resolve() for path in named]:
+        named.append(Path(deepspeed.path))
+    known = {path.resolve() for path in (*named, *([script.good_file] if script.good_file else ()))}
+    return named + [
+        path
+        for path in opened
+        if path.is_file()
+        and path.resolve() not in known
+        and (path.suffix in YAML or configures(path, settings.capture.args.types))
+    ]
+
+
+def configures(path: Path, fields: Collection[str]) -> bool:
+    """Whether a file holds a training config: a mapping of which at least half are fields of it."""
+
+    def holds(value: Value) -> bool:
+        if isinstance(value, list):
+            return any(map(holds, value))
+        if not isinstance(value, dict):
+            return False
+        own = sum(key in fields for key in value)
+        return (0 < len(value) <= 2 * own and SAVED not in value) or any(map(holds, value.values()))
+
+    return holds(_language(path).read(path, _texts([path]).get(path, "")))
+
+
+def _texts(paths: Iterable[Path]) -> dict[Path, str]:
+    """The texts of those files that are text, with the line ends that they have."""
+    found: dict[Path, str] = {}
+    for path in paths:
+        try:
+            found.setdefault(path, read_text(path))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def _language(path: Path) -> ModuleType:
+    return toml if path.suffix == ".toml" else yaml_json
+
+
+# ---------------------------------------------------------------------------------------------------------- the edits
+
+
+def edits_for(places: Places, changes: Changes) -> Edits:
+    """The edits that make changes."""
+    if places.command is not None:
+        return _of_command(places.command, changes)
+    return edits_of(places, wanted(places.settings, changes))
+
+
+def wanted(settings: Factors, changes: Changes) -> list[Change]:
+    """Changes with the values that the user wrote, not what the library made of them."""
+    factors, args = {factor.name: factor for factor in settings.varied}, settings.capture.args
+    found = []
+    for name, change in changes.items():
+        factor = factors.get(name)
+        setting, _, key = name.partition(".")
+        raw = args.raw.get(setting) if factor is None or factor.kind == "args" else change["from"]
+        added = factor is None and equal(raw, args.defaults.get(setting))
+        found.append(Change(name, change["from"] if key else raw, change["to"], added))
+    return found
+
+
+def edits_of(places: Places, changes: Sequence[Change]) -> Edits:
+    """The edits that make changes of a script's settings."""
+    draft = _Draft(places)
+    launch = [change for change in changes if change.name.startswith(command_line.OUTSIDE)]
+    unplaced = [missing for change in launch if (missing := draft.launch(change, launch)) is not None]
+    unplaced += [
+        missing
+        for change in changes
+        if change not in launch and not change.added and (missing := draft.make(change)) is not None
+    ]
+    unplaced += draft.add([change for change in changes if change not in launch and change.added])
+    edits = [edit for path in sorted(draft.edits, key=str) for edit in draft.edits[path]]
+    edits.sort(key=lambda edit: edit.path is not None)
+    found = Edits(tuple(edits), tuple(unplaced), draft.originals)
+    return replace(found, command=by_hand(shlex.split(found.after(None)))) if None in draft.edits else found
+
+
+class _Draft:
+    """The texts as they become, one change after the other."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self.originals: dict[Path | None, str] = {None: shlex.join(places.words), **places.files, **places.python}
+        self.edits: dict[Path | None, list[Edit]] = {}
+        self._switches = python.switches(places.python)
+
+    def text(self, path: Path | None) -> str:
+        return splice(self.originals[path], *(edit.piece for edit in self.edits.get(path, ())))
+
+    @property
+    def _python(self) -> dict[Path, str]:
+        return {path: self.text(path) for path in self._places.python}
+
+    def _write(self, path: Path | None, piece: Piece, *names: str) -> None:
+        self.edits[path] = _composed(self.edits.get(path, []), path, self.text(path), piece, names)
+
+    def make(self, change: Change) -> Unplaced | None:
+        """Make one change; returns why it cannot be made."""
+        names, tried, seen = set(change.names), set[str](), list[tuple[Path, Place]]()
+        while names:
+            if change.name not in self._places.assigned and self._flag(change, names, self._own, self._switches):
+                return None
+            here = self._found(change, names)
+            matching = [one for one in here if one[1].matches]
+            piece = matching[0][1].put(change.new) if len(matching) == 1 else None
+            if piece is not None:
+                self._write(matching[0][0], piece, change.name)
+                return None
+            seen += here
+            if matching:
+                return self._missing(change, matching)
+            tried |= names
+            names = {name for _, place in here for name in place.read_from} - tried
+        return self._missing(change, seen)
+
+    def launch(self, change: Change, together: Sequence[Change]) -> Unplaced | None:
+        """Make a change of how the script is launched, as one of several; returns why it cannot be made."""
+        several = not any(other.name == PROCESSES and other.new == 1 for other in together)
+        ways = list(command_line.spellings(change, several))
+        for one, names in ways:
+            inside = range(1, self._places.launcher)
+            if self._flag(one, names, inside, command_line.SWITCHES.values(), change.name):
+                return None
+        for one, names in ways:
+            for path in self._places.files:
+                found = _language(path).places(path, self.text(path), one, names)
+                matching = [place for place in found if place.matches]
+                piece = matching[0].put(one.new) if len(matching) == 1 else None
+                if piece is not None:
+                    self._write(path, piece, change.name)
+                    return None
+        return Unplaced(change.name, command_line.where(change), command_line.advice(change))
+
+    def add(self, changes: Sequence[Change]) -> list[Unplaced]:
+        """Add settings that the user does not set so far beside the others of the training config."""
+        values, fields = {change.name: change.new for change in changes}, self._places.fields
+        if not values:
+            return []
+        files = {path: self.text(path) for path in self._places.files}
+        ranked = sorted(files, key=lambda path: -_language(path).count(path, files[path], fields))
+        found = [(path, _language(path).added(path, files[path], values, fields)) for path in ranked]
+        found = [(path, piece) for path, piece in found if piece is not None]
+        if not found and (made := python.added(self._python, values, self._places.config, self._places.built)):
+            found = [made]
+        if not found and command_line.names_in(self._places.words) & set(fields):
+            found = [(None, command_line.added(self.text(None), values))]
+        if not found or any("." in name for name in values):
+            return [self._missing(change, []) for change in changes]
+        self._write(*found[0], *values)
+        return []
+
+    @property
+    def _own(self) -> range:
+        words = len(shlex.split(self.text(None)))
+        return range(words - self._places.arguments - (len(self._places.words) - words), words)
+
+    def _flag(self, change: Change, names: Collection[str], within: range, switches: Collection[str],
+              name: str = "") -> bool:  # fmt: skip
+        words = shlex.split(self.text(None))
+        piece = command_line.piece_of(words, within, change, names, switches)
+        if piece is not None:
+            self._write(None, piece, name or change.name)
+        return piece is not None
+
+    def _found(self, change: Change, names: Collection[str]) -> list[tuple[Path, Place]]:
+        """The places that decide: in files of data, if the value is there, else in Python."""
+        assigned = change.name in self._places.assigned
+        inside = [
+            (path, place)
+            for path in (() if assigned else self._places.files)
+            for place in _language(path).places(path, self.text(path), change, names)
+        ]
+        if any(place.matches for _, place in inside):
+            return inside
+        config, built = self._places.config, self._places.built
+        return [*inside, *python.places(self._python, change, names, config, assigned, built)]
+
+    def _missing(self, change: Change, seen: Sequence[tuple[Path, Place]]) -> Unplaced:
+        """Why a change cannot be made, and what to write instead."""
+        where = " and ".join(self._at(path, place.start) for path, place in seen[:SHOWN_PLACES])
+        if len(seen) > SHOWN_PLACES:
+            where += f" and {len(seen) - SHOWN_PLACES} more"
+        value = python.literal(change.new)
+        matching = [place for _, place in seen if place.matches]
+        if matching and len(seen) == 1:
+            return Unplaced(change.name, f"{where} cannot be changed alone", f"set {change.name} to {value}")
+        if matching:
+            return Unplaced(change.name, f"it is given at {where}", f"set {change.name} to {value} where it is meant")
+        if seen:
+            why = f"{where} computes it: {seen[0][1].shown}"
+            return Unplaced(change.name, why, f"write {change.key}={value} there")
+        places, add = self._places, f"set {change.name} to {value}"
+        call = None if "." in change.name else python.call_of(self._python, places.config, places.built)
+        if call is not None:
+            path, start, stars = call
+            add = f"add {change.key}={value} to {places.config}(...) at {self._at(path, start)}"
+            if stars:  # Python takes no keyword twice, and it may be in there
+                there = f"{places.config}(...) at {self._at(path, start)}"
+                add = f'write **{{**{stars}, "{change.key}": {value}}} in place of **{stars} in {there}'
+        return Unplaced(change.name, "it is not a plain value in your files", add)
+
+    def _at(self, path: Path, start: int) -> str:
+        text = self.text(path)
+        line = text.count("\n", 0, start) + 1
+        return str(_cell_line(text, line, path) or f"{path}:{line}")
+
+
+def _composed(edits: Sequence[Edit], path: Path | None, text: str, piece: Piece, names: tuple[str, ...]) -> list[Edit]:
+    """Edits of an original text, and one more of what they make of it, as edits of the original; one for each line.
+
+    Args:
+        edits: in their order.
+        path: of the text.
+        text: what they make of the original.
+        piece: a span of it.
+        names: of the settings that the piece changes.
+    """
+    start, end, new = piece
+    first, last, shift = start, end, 0
+    before, joined, after = list[Edit](), list[Edit](), list[Edit]()
+    for edit in edits:
+        begin, stop = edit.start + shift, edit.start + shift + len(edit.new)
+        shift += _growth([edit])
+        if stop < start and (path is None or "\n" in text[stop:start]):
+            before.append(edit)
+        elif begin > end and (path is None or "\n" in text[end:begin]):
+            after.append(edit)
+        else:
+            joined.append(edit)
+            first, last, names = min(first, begin), max(last, stop), (*edit.settings, *names)
+    first_there = first - _growth(before)
+    last_there = last - _growth(before) - _growth(joined)
+    new = text[first:start] + new + text[end:last]
+    return [*before, Edit(path, first_there, last_there, new, tuple(dict.fromkeys(names))), *after]
+
+
+def _growth(edits: Sequence[Edit]) -> int:
+    """How much longer edits make their text."""
+    return sum(len(edit.new) - (edit.end - edit.start) for edit in edits)
+
+
+def _of_command(target: CommandTarget, changes: Changes) -> Edits:
+    """The edits of a command of any kind: of the arguments that give settings as they were typed."""
+    bad, template = target.sides.bad, target.template
+    safe = {**bad, **{name: change["to"] for name, change in changes.items()}}
+    words, edits, located = list[str](), list[Edit](), set[str]()
+    for part in template.parts:
+        if isinstance(part, str):
+            words.append(part)
+            continue
+        start = len(shlex.join(words)) + bool(words)
+        words += part.words
+        if part.name in bad:
+            located.add(part.name)
+            new = part.put(safe.get(part.name, command_line.UNSET), template.spelling)
+            if new != list(part.words):
+                edits.append(Edit(None, start, len(shlex.join(words)), shlex.join(new), (part.name,)))
+    other = [name for name in safe if safe[name] != bad.get(name, command_line.UNSET) and name not in located]
+    config = "CONFIG" if target.config(safe) is None else "safe_config.yaml"
+    before, after = (_given(target, levels) for levels in (bad, safe))
+    return Edits(
+        tuple(edits),
+        tuple(_unplaced(target, name, safe) for name in other),
+        {None: shlex.join(words)},
+        by_hand(target.words(safe, config, "FOLDER")),
+        "".join(difflib.unified_diff(before, after, "your configuration", "safe")),
+    )
+
+
+def _unplaced(target: CommandTarget, name: str, safe: Configuration) -> Unplaced:
+    """What to do about a setting that does not stand in the command."""
+    new = safe.get(name)
+    if name.startswith(command_line.OUTSIDE):
+        change = Change(name, target.sides.bad.get(name), target.sides.overrides(safe).get(name, new))
+        return Unplaced(name, command_line.where(change), command_line.advice(change))
+    add = f"leave {name} out" if new in (None, command_line.UNSET) else f"write {name}: {new} there"
+    return Unplaced(name, "the bad side gives it", add)
+
+
+def _given(target: CommandTarget, configuration: Configuration) -> list[str]:
+    """What the program is given, one line for each argument, or for each line of its configuration file."""
+    config = target.config(configuration)
+    if config is not None:
+        return config.splitlines(keepends=True)
+    return [f"{shlex.quote(word)}\n" for word in target.words(configuration, "{config}", "{folder}")]
+
+
+# -------------------------------------------------------------------------------------------------------------- lines
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as editors and `patch` count them; `str.splitlines` ends one at a form feed too."""
+    return list(io.StringIO(text, newline="\n"))
+
+
+def _cell_line(text: str, line: int, path: Path) -> CellLine | None:
+    """The line of a cell that a line of a notebook's script stands for."""
+    return place_in(text, line, script_of(path, path.parent)) if path.suffix == SUFFIX else None
+
+
+def _line_span(text: str, edit: Edit) -> tuple[int, int]:
+    """Where the lines begin and end that an edit changes."""
+    start = text.rfind("\n", 0, edit.start) + 1
+    if edit.end > edit.start and text[edit.end - 1] == "\n":
+        return start, edit.end
+    end = text.find("\n", edit.end)
+    return start, len(text) if end < 0 else end + 1
+
+
+def _without_common_lines(old: str, new: str) -> tuple[int, str, str]:
+    """How many lines two blocks begin with alike, and both without these and those that they end with alike."""
+    ours, theirs = _lines(old), _lines(new)
+    first = 0
+    while first < min(len(ours), len(theirs)) and ours[first] == theirs[first]:
+        first += 1
+    while len(ours) > first and len(theirs) > first and ours[-1] == theirs[-1]:
+        ours, theirs = ours[:-1], theirs[:-1]
+    return first, "".join(ours[first:]).rstrip("\r\n"), "".join(theirs[first:]).rstrip("\r\n")
