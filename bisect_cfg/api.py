@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,10 +140,10 @@ Again = Callable[[Path, str, Value], str]
 """(study, what is missing, its value) -> what to write, so that it is there."""
 
 
-def _recommended(study: Path, name: str, value: Value) -> str:
+def _recommended(study: Path, name: str, value: Value, command: str = "recommend") -> str:
     """As one types it."""
     words = ["--", *value] if isinstance(value, list) else [f"--{name}", *([] if value is True else [str(value)])]
-    return f"bisect-cfg recommend {shlex.quote(str(study))} {shlex.join(words)}"
+    return f"bisect-cfg {command} {shlex.quote(str(study))} {shlex.join(words)}"
 
 
 def _loaded(study: Path, name: str, value: Value) -> str:
@@ -177,6 +178,47 @@ def recommend_again(
     listener.note(f"Runs: {runs}")
     with _where_it_began(command):
         return run(command["target"], command["arguments"], command["python"], options, listener)
+
+
+def apply(
+    study: Path,
+    agree: Callable[[], bool],
+    say: Callable[[str], None],
+    arguments: Sequence[str] = (),
+    python: str | None = None,
+    trust: bool = False,
+) -> int:
+    """Write what a study recommends into the user's files, and see that the script then has these values.
+
+    Args:
+        study: its folder.
+        agree: asks whether the files shall be written.
+        say: prints a line.
+        arguments: as for `recommend_again`.
+        python: the same.
+        trust: the same.
+
+    Returns:
+        The exit status; see `bisect_cfg.rewrite.apply.apply`.
+
+    Raises:
+        InputError: as `recommend_again`; a file was changed since, or cannot be written.
+    """
+    from bisect_cfg.doctor.examine import configuration_of
+    from bisect_cfg.rewrite.apply import apply, recommendation_of
+
+    study = study.absolute()
+    found = recommendation_of(study)
+    unused = {"storage": "sqlite://"}  # no trial is looked at, so that no password is asked for
+    command, options = _asked_before(study, unused, arguments, python, trust, partial(_recommended, command="apply"))
+
+    def build() -> JsonObject:
+        script = _found(command["target"], command["arguments"], command["python"], options)
+        with _set(script.variables):
+            return configuration_of(script)
+
+    with _where_it_began(command):
+        return apply(found, build, agree, say)
 
 
 @interrupts.obeyed()

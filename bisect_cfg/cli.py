@@ -521,6 +521,42 @@ def recommend(
 
 @cli.command(
     cls=_Command,
+    short_help="Write the recommended change into your files.",
+    examples=(
+        ("bisect-cfg apply bisect-cfg-studies/train", "shows the edits, asks, writes, and checks them"),
+        ("bisect-cfg apply bisect-cfg-studies/train --yes", "without asking"),
+    ),
+    params=[
+        _option("--yes", "Write without asking.", is_flag=True),
+        _option("--python", "Interpreter that runs the script. [this one]", metavar="PATH", shell_complete=_files),
+        _option("--trust", "Run what the folder says, even if it was made elsewhere.", is_flag=True),
+    ],
+    epilog="""Exit status: 0 your files have the change; 1 they do not: you did not agree, or your script did not
+    build the recommended configuration and they were put back; 2 wrong usage or input, or a file was changed.""",
+)
+@click.argument("study", type=click.Path(path_type=Path), shell_complete=_studies)
+@click.argument(
+    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]", shell_complete=_files
+)
+def apply(study: Path, arguments: tuple[str, ...], yes: bool, python: str | None, trust: bool) -> int:
+    """Write what a STUDY (its folder) recommends into your own files.
+
+    Your script is then run up to its configuration, without training. If that does not have the recommended
+    values, the files are put back. A file that was changed since the study is left alone.
+    """
+    from bisect_cfg.api import apply
+    from bisect_cfg.reports.text import clean
+
+    def agree() -> bool:
+        if not yes and not sys.stdin.isatty():
+            raise InputError("Nobody can be asked here, so nothing was written.", "To write without asking: --yes")
+        return yes or click.confirm("Write this?")
+
+    return apply(study, agree, lambda line: click.echo(clean(line)), arguments, python, trust)
+
+
+@cli.command(
+    cls=_Command,
     short_help="A study to look at, or to paste into an issue.",
     examples=(
         ("bisect-cfg report bisect-cfg-studies/train --open", "in a browser"),

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bisect_cfg.common.cells import SUFFIX
@@ -38,7 +38,7 @@ from bisect_cfg.runner.traces import Traces, tail_of_log
 from bisect_cfg.runner.training import check_watched
 from bisect_cfg.runner.watch import LAST_SECONDS, POLL_SECONDS
 from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.script import find_script
+from bisect_cfg.targets.script import Script, find_script
 from bisect_cfg.targets.suggestions import outdated_in
 
 SCHEMA = 1
@@ -171,6 +171,7 @@ class Rank:
     settings: JsonObject | None  # dotted name -> value, resolved where the library could; None if it came to none
     failure: tuple[str, str, str] | None  # what came before its training: a title, the words of the error, an id
     stopped: bool  # whether it came to where it was to be ended
+    own: JsonObject = field(default_factory=dict)  # the script's own settings by name
 
 
 @dataclass(frozen=True)
@@ -201,13 +202,36 @@ def _inspected(words: Sequence[str], python: str | None) -> Inspection:
     launcher = "python" if script or Path(first).name.startswith("python") else Path(first).name
     if not script and launcher == "python" and any("torch.distributed" in word for word in words):
         launcher = "torchrun"
+    return _run(script or [str(shutil.which(first)), *words[1:]], launcher)
+
+
+def configuration_of(script: Script) -> JsonObject:
+    """The settings that a script has when it comes to its trainer, its own settings too: full name -> value.
+
+    Raises:
+        InputError: it does not come that far.
+    """
+    inspection = _run(script, script.launcher)
+    found = next((rank for rank in inspection.ranks if rank.settings is not None), None)
+    if found is not None and found.failure is None:
+        own = {f"{space}.{name}": value for space in ("script", "env") for name, value in found.own.items()}
+        return {**own, **found.settings}
+    failure = next((f"{rank.failure[0]}: {rank.failure[1]}" for rank in inspection.ranks if rank.failure), "")
+    raise InputError(
+        f"The script does not come to its training. {failure}".strip(),
+        "\n".join(inspection.log) or "It printed nothing.",
+    )
+
+
+def _run(target: Script | list[str], launcher: str) -> Inspection:
+    """What a script, or a whole command, shows on its way to its training."""
     base = os.getcwd() if launcher in SEVERAL_MACHINES and os.access(".", os.W_OK) else None
     with (
         tempfile.TemporaryDirectory(prefix=".bisect-cfg-doctor-", dir=base, ignore_cleanup_errors=True) as name,
         contextlib.closing(Supervisor()) as supervisor,
     ):
         folder = Path(name)
-        command = script.written_in(folder).command if script else [str(shutil.which(first)), *words[1:]]
+        command = target.written_in(folder).command if isinstance(target, Script) else target
         path = folder / protocol.ORDERS_FILE
         environment, restore = probe_environment(os.environ, path)
         write_json(path, protocol.to_json(protocol.Inspect(restore, name, launcher != "python")))
@@ -264,7 +288,8 @@ def _rank(traces: Traces) -> Rank | None:
         failure = ("The library refuses this configuration", invalid.message, "refused")
     elif stopped is None and (raised := traces.event(Raised)):
         failure = ("The script dies before it trains", f"{raised.type}: {raised.message}", "script-dies")
-    return Rank(environment, _settings(traces, stopped, arrived.world_size), failure, stopped is not None)
+    own = stopped.own if stopped is not None else {}
+    return Rank(environment, _settings(traces, stopped, arrived.world_size), failure, stopped is not None, own)
 
 
 def _settings(traces: Traces, stopped: Stopped | None, processes: int) -> JsonObject | None:

@@ -12,7 +12,19 @@ first meet: no data and no model has been loaded eight times over.
 import socket
 import sys
 
-from . import children, library_objects, protocol, ranks, record, side_effects, sources, training, wrap
+from . import (
+    children,
+    library_objects,
+    own_settings,
+    protocol,
+    ranks,
+    record,
+    side_effects,
+    sources,
+    training,
+    values,
+    wrap,
+)
 from .imports import when_imported
 from .standard_library import os
 
@@ -29,8 +41,10 @@ def start(orders):
     """Set the hooks, by a `protocol.Inspect`."""
     state.orders = orders
     library_objects.install()
+    own_settings.install()
     side_effects.install()
-    sources.state.before = lambda kind, index: _arrive()
+    # Its own settings a script reads before it imports the libraries: `_end` tells of them.
+    sources.state.before = lambda kind, index: None if kind in ("script", "env") else _arrive()
     sources.state.after = _after
     when_imported("transformers.trainer", lambda module: wrap.around(module.Trainer, "__init__", _build))
     when_imported("transformers.trainer", lambda module: wrap.around(module.Trainer, "train", _end_instead))
@@ -91,5 +105,6 @@ def _end_instead(original, trainer, *_, **__):
 def _end(config, model=None):
     _arrive()
     index = None if config is None else sources.object_index("args", config)
-    record.event(protocol.Stopped(index, str(getattr(model, "dtype", "")).replace("torch.", "") or None))
+    own = {name: values.encode(value, name) for name, value in sources.state.own}
+    record.event(protocol.Stopped(index, str(getattr(model, "dtype", "")).replace("torch.", "") or None, own))
     training.finish(0)

@@ -808,10 +808,12 @@ class Arrived(Event, tag="arrived"):
 
 @dataclass(frozen=True)
 class Stopped(Event, tag="stopped"):
-    """It has come to where it was to be ended. `trained_dtype`: of the weights that the trainer was given."""
+    """It has come to where it was to be ended. `trained_dtype`: of the weights that the trainer was given; `own`: the
+    script's own settings, variables of the environment among them."""
 
     args: int | None = None
     trained_dtype: str | None = None
+    own: dict[str, Encoded] = field(default_factory=dict)
 
 
 # Of `instruments`; `step` is the optimizer step, counted from 1.

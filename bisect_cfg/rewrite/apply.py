@@ -1,0 +1,247 @@
+"""Write the edits of a study into the user's own files, and prove them.
+
+The files must be as they were when the study read them. All new texts are written beside the files first and then put
+in their place, each by one rename: whoever is killed leaves the old file or the new one. Then the script is run up to
+its configuration; where that does not have the recommended values, the files are put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bisect_cfg.common.configuration import Value
+from bisect_cfg.common.files import load_json, read_text
+from bisect_cfg.common.json_files import JsonObject
+from bisect_cfg.common.name import Name
+from bisect_cfg.errors import InputError
+from bisect_cfg.rewrite.edits import hash_of
+from bisect_cfg.rewrite.place import plain, same, splice
+from bisect_cfg.targets.captured import look_up
+
+Built = Mapping[str, Value]
+"""Full name of a setting -> the value that the script's configuration has, encoded."""
+
+_COMMENT = re.compile(r"(?:^|\s)#(?P<text>.*)")
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A file with its edits; where they are there already, both texts are the same.
+
+    Attributes:
+        path: as result.json has it.
+        before: its text.
+        after: the text with the edits.
+    """
+
+    path: str
+    before: str
+    after: str
+
+    @property
+    def file(self) -> Path:
+        """The file itself, behind any link to it."""
+        return Path(os.path.realpath(self.path))
+
+
+def recommendation_of(study: Path) -> JsonObject:
+    """What a study recommends.
+
+    Raises:
+        InputError: it has no answer, or recommends nothing.
+    """
+    try:
+        found = load_json(read_text(study / "result.json"))["recommendation"]
+    except (OSError, ValueError, LookupError, TypeError):
+        raise InputError(f"{study} holds no finished study.", "Name the folder that bisect-cfg has written.") from None
+    if found is None:
+        raise InputError(f"The study in {study} recommends no change.", f"See: bisect-cfg report {study} --format md")
+    if not isinstance(found, dict) or not {"edits", "unplaced", "changes"} <= found.keys():
+        raise InputError(f"{study / 'result.json'} is damaged.", "Run the same `bisect-cfg bisect` command again.")
+    return found
+
+
+def rewrites_of(found: JsonObject) -> list[Rewrite]:
+    """The files that a recommendation changes, in the folder from which their paths lead.
+
+    Raises:
+        InputError: one is not as the study read it, or an edit cannot be written.
+    """
+    made = []
+    for path in dict.fromkeys(edit["file"] for edit in found["edits"] if edit["file"] is not None):
+        edits = [edit for edit in found["edits"] if edit["file"] == path]
+        unwritten = [f"{_where(edit)}: {edit['new'].strip()}" for edit in edits if "text" not in edit]
+        if unwritten:
+            raise InputError(f"An edit of {path} cannot be written.", "\n".join(["Change it by hand:", *unwritten]))
+        try:
+            text = read_text(path)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+        if hash_of(text) == edits[0]["after"]:
+            made.append(Rewrite(path, text, text))
+            continue
+        after = splice(text, *((edit["start"], edit["end"], edit["text"]) for edit in edits))
+        if hash_of(text) != edits[0]["before"] or hash_of(after) != edits[0]["after"]:
+            raise InputError(
+                f"{path} is not the file that the study read: it was changed since. Nothing was written.",
+                "\n".join(["Change it by hand:", *(f"{_where(edit)}: {edit['new'].strip()}" for edit in edits)]),
+            )
+        made.append(Rewrite(path, text, after))
+    return made
+
+
+def apply(
+    found: JsonObject,
+    build: Callable[[], Built],
+    agree: Callable[[], bool],
+    say: Callable[[str], None],
+) -> int:
+    """Show the edits of a recommendation, write them into the files, and see that the script then has its values.
+
+    Args:
+        found: the recommendation of result.json.
+        build: runs the script up to its configuration.
+        agree: asks whether the files shall be written.
+        say: prints a line.
+
+    Returns:
+        The exit status: 0 the files have the edits; 1 they have not: nobody agreed, or they were put back.
+
+    Raises:
+        InputError: see `rewrites_of`; or the script does not come to its configuration: the files were put back.
+    """
+    rewrites = rewrites_of(found)
+    for line in told(found):
+        say(line)
+    new = [one for one in rewrites if one.before != one.after]
+    if not new:
+        if rewrites:
+            say("The change is there already: nothing to write.")
+        return 0 if rewrites or found.get("command") else 1
+    if not agree():
+        say("Nothing was written.")
+        return 1
+    with _written(new):
+        say("Running your script up to its configuration ...")
+        wrong = differences(found, build())
+        if not wrong:
+            say(f"Written: {', '.join(one.path for one in new)}. Your script builds the recommended configuration.")
+            return 0
+        _put_back(new)
+    for name, has in wrong.items():
+        say(f"{name} is {has!r} in the configuration of your script, not {found['changes'][name]['to']!r}.")
+    say(f"So this is not the place where it is set. Put back as it was: {', '.join(one.path for one in new)}.")
+    return 1
+
+
+def differences(found: JsonObject, built: Built) -> dict[str, Value]:
+    """The settings that edits of files change and that do not have their recommended value -> what they have."""
+    edited = dict.fromkeys(name for edit in found["edits"] if edit["file"] is not None for name in edit["settings"])
+    wrong = {}
+    for name in edited:
+        space, key = Name.of(name)
+        known = {full.removeprefix(f"{space}."): value for full, value in built.items() if full.startswith(f"{space}.")}
+        if not known:  # no object of this kind was seen
+            continue
+        has, wanted = plain(known.get(key, look_up(known, key))), plain(found["changes"][name]["to"])
+        if not same(has, wanted) and not (has is None and wanted in (None, "(unset)")):
+            wrong[name] = has
+    return wrong
+
+
+# ---------------------------------------------------------------------------------------------------------- in words
+
+
+def told(found: JsonObject) -> Iterator[str]:
+    """The edits of a recommendation, one place after the other, and what is to be done by hand."""
+    for edit in found["edits"]:
+        if edit["file"] is not None:
+            yield _where(edit)
+            yield from (f"  - {line}" for line in edit["old"].splitlines())
+            yield from (f"  + {line}" for line in edit["new"].splitlines())
+            yield from stale_comments(edit, found["changes"])
+    for missing in found["unplaced"]:
+        yield f"By hand: {missing['add']} ({missing['why']})."
+    if found.get("command"):
+        yield "Start your run like this from now on:"
+        yield f"  {found['command']}"
+
+
+def stale_comments(edit: JsonObject, changes: Mapping[str, Mapping[str, Value]]) -> Iterator[str]:
+    """Comments on the new lines that speak of the setting or of its old value."""
+    for line in edit["new"].splitlines():
+        comment = _COMMENT.search(line)
+        for name in edit["settings"] if comment else ():
+            words = {name.rpartition(".")[2], str(changes[name]["from"])}
+            if any(re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", comment["text"]) for word in words):
+                yield f"  Look at the comment, it may no longer be right: #{comment['text']}"
+                break
+
+
+def _where(edit: JsonObject) -> str:
+    cell = "" if edit["cell"] is None else f", cell {edit['cell']}, line {edit['line']}"
+    return f"{edit['file']}{cell or ':' + str(edit['line'])}"
+
+
+# ---------------------------------------------------------------------------------------------------------- on the disk
+
+
+@contextlib.contextmanager
+def _written(rewrites: Sequence[Rewrite]) -> Iterator[None]:
+    """With the new files; whatever is raised meanwhile, the old ones are put back."""
+    try:
+        _put(rewrites)
+        yield
+    except BaseException:
+        _put_back(rewrites)
+        raise
+
+
+def _put_back(rewrites: Sequence[Rewrite]) -> None:
+    """Put the old texts back, but for files that somebody has changed since."""
+    ours = [one for one in rewrites if one.file.exists() and read_text(one.file) == one.after]
+    _put([Rewrite(one.path, one.after, one.before) for one in ours])
+
+
+def _put(rewrites: Sequence[Rewrite]) -> None:
+    """Write all new texts beside the files, then put each in its place.
+
+    Raises:
+        InputError: one cannot be written, or is not what it was.
+    """
+    beside = [one.file.with_name(f".{one.file.name}.bisect-cfg") for one in rewrites]
+    path = ""
+    try:
+        for new, one in zip(beside, rewrites, strict=True):
+            path = one.path
+            _write_beside(new, one)
+        for new, one in zip(beside, rewrites, strict=True):
+            path = one.path
+            if read_text(one.file) != one.before:
+                raise OSError(0, "it was changed meanwhile")
+            os.replace(new, one.file)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be written: {why}.", "Your files are as they were.") from None
+    finally:
+        for new in beside:
+            new.unlink(missing_ok=True)
+
+
+def _write_beside(path: Path, one: Rewrite) -> None:
+    """Write the new text of a file into another one, with the file's mode and owner."""
+    path.unlink(missing_ok=True)
+    with open(path, "x", encoding="utf-8", newline="") as stream:
+        stream.write(one.after)
+        stream.flush()
+        os.fsync(stream.fileno())
+    known = one.file.stat()
+    shutil.copymode(one.file, path)
+    with contextlib.suppress(OSError):
+        os.chown(path, known.st_uid, known.st_gid)
