@@ -207,8 +207,8 @@ def apply(
     from bisect_cfg.doctor.examine import configuration_of
     from bisect_cfg.rewrite.apply import apply, recommendation_of
 
-    study = study.absolute()
     found = recommendation_of(study)
+    study = study.absolute()
     unused = {"storage": "sqlite://"}  # no trial is looked at, so that no password is asked for
     command, options = _asked_before(study, unused, arguments, python, trust, partial(_recommended, command="apply"))
 

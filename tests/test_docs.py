@@ -87,7 +87,7 @@ def test_a_page_lists_the_options_of_the_parser(options, name):
     assert all(f"## {title}" in text for title in ("Examples", "Exit status", "Options"))
 
 
-@pytest.mark.parametrize("name", ["explain", "doctor", "report", "recommend", "envs", "completion"])
+@pytest.mark.parametrize("name", ["explain", "doctor", "report", "recommend", "apply", "envs", "completion"])
 def test_examples_say_what_the_tool_says(tmp_path, name):
     shown = page(name)
     before, prepared, after = shown.partition(ENVIRONMENTS)

@@ -59,7 +59,9 @@ def recommendation_of(study: Path) -> JsonObject:
     try:
         found = load_json(read_text(study / "result.json"))["recommendation"]
     except (OSError, ValueError, LookupError, TypeError):
-        raise InputError(f"{study} holds no finished study.", "Name the folder that bisect-cfg has written.") from None
+        raise InputError(
+            f"{study} holds no finished study.", "Name the folder that `bisect-cfg bisect` has written."
+        ) from None
     if found is None:
         raise InputError(f"The study in {study} recommends no change.", f"See: bisect-cfg report {study} --format md")
     if not isinstance(found, dict) or not {"edits", "unplaced", "changes"} <= found.keys():
