@@ -1,10 +1,6 @@
 """bisect-cfg: which of my settings break this GRPO run, and what may I use instead?"""
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as `typing` has it, whose import would take longer than anything else here
 if TYPE_CHECKING:
     from bisect_cfg.api import bisect, load
     from bisect_cfg.common.configuration import Outcome
@@ -25,5 +21,12 @@ _PLACES = {
 def __getattr__(name: str) -> object:
     """Import the public names when first used: Optuna takes a second that ``bisect-cfg --help`` must not."""
     if name in _PLACES:
+        from importlib import import_module
+
         return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What a TAB offers."""
+    return sorted(__all__)

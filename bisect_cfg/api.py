@@ -1,4 +1,4 @@
-"""Bisect a training script: the one call behind the command line, and what notebooks use."""
+"""A study from beginning to end: what both doors call, the command line and Python, and what notebooks use."""
 
 from __future__ import annotations
 
@@ -8,139 +8,202 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
+
+import msgspec
 
 from bisect_cfg import interrupts
-from bisect_cfg.checks import PATHS, check_choices, check_nul, checked, comparable, encoded, from_python
-from bisect_cfg.common.configuration import Status, Value
+from bisect_cfg.common.configuration import Status, Value, check_value
 from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
+from bisect_cfg.options import OPTIONS, BisectOptions, Options, options_of, with_options
 from bisect_cfg.probe.redact import HIDDEN, mask_arguments
+from bisect_cfg.probe.values import encode
 from bisect_cfg.reports.answer import add_trial, write_answer
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
+from bisect_cfg.runner.checkpoints import read_checkpoint
 from bisect_cfg.store.invocation import read_command, write_command, written_here
 from bisect_cfg.store.state import STATE_FILE
-from bisect_cfg.study.options import OF_COMMANDS, Options
+from bisect_cfg.store.storage import cannot_open, open_storage
 from bisect_cfg.study.story import bisect as tell_story
+from bisect_cfg.study.told_in_log import steps_reached
 from bisect_cfg.targets.command import CommandTarget, find_target, is_any_command
-from bisect_cfg.targets.good import parse_assignment
+from bisect_cfg.targets.good import parse_assignment, parse_pins, read_good
 from bisect_cfg.targets.interpreters import runs_code
 from bisect_cfg.targets.launchers import behind_env, is_launcher, starts_others
+from bisect_cfg.targets.packages import installed_by, read_packages
 from bisect_cfg.targets.script import Script, find_script, interpreter
+from bisect_cfg.targets.suggestions import check_name
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.asked import Wanted
     from bisect_cfg.reports.notebook import Asks, StudyReport
     from bisect_cfg.reports.recorded import Recorded
 
+SCRIPTS = (".py", ".ipynb")
+
+
+class Asked(msgspec.Struct):
+    """How a study was last asked for, as command.json has it.
+
+    Attributes:
+        target, arguments: what is run.
+        folder: from which its paths lead.
+        options: of the bisection.
+        made: number of the study's folder in the file system, when that was written.
+    """
+
+    target: str
+    arguments: list[str]
+    folder: str
+    options: dict[str, Any]
+    made: int | None = None
+
+    @property
+    def shown(self) -> str:
+        """The user's own command, as one would type it; no secrets."""
+        target = self.target
+        if Path(self.folder, target).is_dir():
+            target = str(Path(target) / "train.py")
+        words = [target, *mask_arguments(self.arguments)]
+        if target.endswith(".py") and not is_launcher(target):
+            words = [self.options.get("python") or sys.executable, *words]
+        return f"cd {shlex.quote(self.folder)} && {shlex.join(words)}"
+
+
+# ------------------------------------------------------------------------------------------------------ one bisection
+
 
 @interrupts.obeyed()
-def run(
-    target: str, arguments: Sequence[str], python: str | None, options: Options, listener: Listener
-) -> tuple[Answer, JsonObject]:
+def run(target: str, arguments: Sequence[str], options: Options, listener: Listener) -> tuple[Answer, JsonObject]:
     """Bisect, show it, write the study's files.
 
     Args:
         target: a script, a folder, or the first word of a command.
         arguments: the words after it.
-        python: the interpreter that trains; None for this one.
         options: of the user.
         listener: what is told all of it, entered already.
 
     Returns:
         The answer, and the content of result.json.
+
+    Raises:
+        InputError: something about the input stands in the way, or the inputs changed.
     """
-    check_nul(options, [target, *arguments], python)
-    script = _found(target, arguments, python, options)
-    if isinstance(script, CommandTarget):
-        return _run(script, target, arguments, python, options, listener)
-    with _set(script.variables):
-        return _run(script, target, arguments, python, options, listener)
+    from bisect_cfg.reports.page import write_report
+    from bisect_cfg.reports.terminal import told
+
+    found = found_target(target, arguments, options)
+    asked = {"target": target, "arguments": list(arguments), "folder": os.getcwd(), "options": asdict(options)}
+    asked["lines"] = {"own": found.shown, "bisect": typed(target, arguments, options)}
+    with _set(found):
+        _check(options, found)
+        answer = tell_story(found, options, listener, begun=lambda folder: write_command(folder, asked))
+        environment = {}  # of a command nobody knows where it runs, if it is not a Python that it names
+        if found.python:
+            environment = fingerprint(None if found.python == sys.executable else found.python)
+        result = write_answer(answer, environment, lambda result: told(answer, result))
+        listener.answer(answer, result)
+        write_report(answer.folder)
+    if answer.stopped is not None:  # said last, as it asks for something to be done
+        raise answer.stopped
+    return answer, result
 
 
-def _found(target: str, arguments: Sequence[str], python: str | None, options: Options) -> Script | CommandTarget:
-    """What the target is: a training script that is watched, or any command whose places are filled in."""
+def found_target(target: str, arguments: Sequence[str], options: Options) -> Script | CommandTarget:
+    """What the target is: a training script that is watched, or any command whose places are filled in.
+
+    Raises:
+        InputError: there is no such target.
+    """
     words = [target, *arguments]
-    told = any(getattr(options, name) for name in OF_COMMANDS)
+    if any("\0" in word for word in words):
+        raise InputError("The command holds a NUL character, which no path can.", "Leave it out.")
+    told = bool(options.bad or options.config_format)
     says = bool(options.good or options.good_packages)
-    other = says and not is_launcher(behind_env(words)[0]) and Path(target).suffix not in (".py", ".ipynb")
+    other = says and not is_launcher(behind_env(words)[0]) and Path(target).suffix not in SCRIPTS
     # What is not there is a program, or nothing; what has no suffix and cannot be executed is no script either.
     missing = not os.path.exists(target) or (os.path.isfile(target) and not Path(target).suffix)
     other = other and (shutil.which(target) is not None or missing)
     other = other or (says and runs_code(words))
     if not is_any_command(words, options.good, told, not other):
-        return find_script(target, arguments, python=python)
-    check_choices(options)
+        return find_script(target, arguments, python=options.python)
     try:
-        return find_target(words, options.given(python))
+        return find_target(words, options.given())
     except InputError:
         if told or not starts_others(words):
             raise
-        return find_script(target, arguments, python=python)  # the good side may be one of the training it starts
+        return find_script(target, arguments, python=options.python)  # the good side may be one of what it starts
+
+
+def _check(options: Options, target: Script | CommandTarget) -> None:
+    """See what can be known to be wrong before anything runs; names of settings the first run shows (`targets.good`).
+
+    Raises:
+        InputError: says what is wrong, and what to do.
+    """
+    both = sorted(set(options.only) & set(options.exclude))
+    if both:
+        raise InputError(
+            f"--only and --exclude both name {', '.join(both)}.",
+            "A setting is either varied or left as the script has it.",
+        )
+    if isinstance(target, CommandTarget):
+        for name, row in (("from_checkpoint", options.from_checkpoint), ("isolate_data", options.isolate_data)):
+            if row:
+                raise InputError(f"{OPTIONS[name].flag} is for training scripts, not for any command.", "Leave it out.")
+        for name in options.keep:
+            check_name(name, target.sides.bad, "--keep")
+    else:
+        if options.good_packages is not None:
+            read_packages(options.good_packages, installed_by(target.python))
+        if options.from_checkpoint is not None:
+            read_checkpoint(options.from_checkpoint)
+        if options.log is not None:
+            steps_reached(options.log)
+        read_good(options.good, target.good_file)
+        parse_pins(options.pin)
+    if options.storage:
+        try:
+            open_storage(options.storage).get_all_studies()
+        except Exception as error:
+            raise cannot_open(options.storage, error) from None
 
 
 @contextlib.contextmanager
-def _set(variables: Mapping[str, str]) -> Iterator[None]:
-    """With environment variables set for us and for whatever we start, as a shell does for ``NAME=VALUE command``."""
+def _set(target: Script | CommandTarget) -> Iterator[None]:
+    """With a script's variables set for us and what we start, as a shell does for ``NAME=VALUE command``."""
+    variables = {} if isinstance(target, CommandTarget) else target.variables
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
 
 
-def _run(
-    script: Script | CommandTarget,
-    target: str,
-    arguments: Sequence[str],
-    python: str | None,
-    options: Options,
-    listener: Listener,
-) -> tuple[Answer, JsonObject]:
-    from bisect_cfg.reports.page import write_report
-    from bisect_cfg.reports.terminal import told
-
-    options = checked(options, script)
-    command = {"target": target, "arguments": list(arguments), "python": python, "folder": os.getcwd()}
-    lines = {"own": script.shown, "bisect": _typed(target, arguments, python, options)}
-    command |= {"options": asdict(options), "lines": lines}
-    answer = tell_story(script, options, listener, begun=lambda folder: write_command(folder, command))
-    environment = {}  # of a command nobody knows where it runs, if it is not a Python that it names
-    if script.python:
-        environment = fingerprint(None if script.python == sys.executable else script.python)
-    result = write_answer(answer, environment, lambda result: told(answer, result))
-    listener.answer(answer, result)
-    write_report(answer.folder)
-    if answer.stopped is not None:  # said last, as it asks for something to be done
-        raise answer.stopped
-    return answer, result
-
-
-def _typed(target: str, arguments: Sequence[str], python: str | None, options: Options) -> str:
+def typed(target: str, arguments: Sequence[str], options: Options) -> str:
     """A command line that asks for the same bisection, without secrets."""
-    words = ["bisect-cfg", "bisect"]
-    own = mask_arguments([target, *arguments])
-    given = [*(["--python", python] if python else []), *mask_arguments(list(options.words()))]
-    if Path(target).suffix in (".py", ".ipynb") or Path(target).is_dir():
-        return shlex.join([*words, target, *given, *(["--", *own[1:]] if arguments else [])])
-    return shlex.join([*words, *given, "--", *own])
+    own, given = mask_arguments([target, *arguments]), mask_arguments(list(options.words()))
+    if Path(target).suffix in SCRIPTS or Path(target).is_dir():
+        return shlex.join(["bisect-cfg", "bisect", target, *given, *(["--", *own[1:]] if arguments else [])])
+    return shlex.join(["bisect-cfg", "bisect", *given, "--", *own])
 
+
+# -------------------------------------------------------------------------------------------- a study that is there
 
 Again = Callable[[Path, str, Value], str]
 """(study, what is missing, its value) -> what to write, so that it is there."""
 
 
-def _recommended(study: Path, name: str, value: Value, command: str = "recommend") -> str:
+def _typed_again(study: Path, name: str, value: Value, command: str = "recommend") -> str:
     """As one types it."""
     words = ["--", *value] if isinstance(value, list) else [f"--{name}", *([] if value is True else [str(value)])]
     return f"bisect-cfg {command} {shlex.quote(str(study))} {shlex.join(words)}"
@@ -152,41 +215,37 @@ def _loaded(study: Path, name: str, value: Value) -> str:
 
 
 def recommend_again(
-    study: Path,
-    wishes: Mapping[str, Value],
-    listener: Listener,
-    arguments: Sequence[str] = (),
-    python: str | None = None,
-    trust: bool = False,
-) -> tuple[Answer, JsonObject]:
+    study: Path, wishes: Mapping[str, Value], listener: Listener, arguments: Sequence[str] = (), trust: bool = False
+) -> JsonObject:
     """Look for safe values of a study that was isolated before, and write its files anew.
 
     Args:
         study: its folder.
-        wishes: option name -> value; None leaves it as the study had it.
+        wishes: option name -> value, where it is to be another than in the study.
         listener: what is told all of it, entered already.
         arguments: of the script, in place of those that the study has: it keeps no secrets.
-        python: the interpreter that trains; None for this one.
         trust: run what the study's folder says, with the interpreter that it names, wherever it comes from.
+
+    Returns:
+        The content of result.json.
 
     Raises:
         InputError: it is no study, its script has changed, a secret is missing, or it would run what nobody here has
             asked for.
     """
-    command, options = _asked_before(study, wishes, arguments, python, trust)
-    runs = shown({**command, "arguments": mask_arguments(command["arguments"])})
-    listener.note(f"Runs: {runs}")
-    with _where_it_began(command):
-        return run(command["target"], command["arguments"], command["python"], options, listener)
+    asked, options = _asked_before(study, wishes, arguments, trust)
+    listener.note(f"Runs: {asked.shown}")
+    with _where_it_began(asked):
+        return run(asked.target, asked.arguments, options, listener)[1]
 
 
 def apply(
     study: Path,
     agree: Callable[[], bool],
     say: Callable[[str], None],
-    arguments: Sequence[str] = (),
+    arguments: Sequence[str],
+    trust: bool,
     python: str | None = None,
-    trust: bool = False,
 ) -> int:
     """Write what a study recommends into the user's files, and see that the script then has these values.
 
@@ -195,8 +254,8 @@ def apply(
         agree: asks whether the files shall be written.
         say: prints a line.
         arguments: as for `recommend_again`.
-        python: the same.
         trust: the same.
+        python: the interpreter that runs the script, where the study does not say it.
 
     Returns:
         The exit status; see `bisect_cfg.rewrite.apply.apply`.
@@ -208,59 +267,43 @@ def apply(
     from bisect_cfg.rewrite.apply import apply, recommendation_of
 
     found = recommendation_of(study)
-    study = study.absolute()
-    unused = {"storage": "sqlite://"}  # no trial is looked at, so that no password is asked for
-    command, options = _asked_before(study, unused, arguments, python, trust, partial(_recommended, command="apply"))
+    wishes = {"python": python, "storage": "sqlite://"}  # no trial is looked at: no password is asked for
+    asked, options = _asked_before(study.absolute(), wishes, arguments, trust, partial(_typed_again, command="apply"))
 
     def build() -> JsonObject:
-        script = _found(command["target"], command["arguments"], command["python"], options)
-        with _set(script.variables):
+        script = found_target(asked.target, asked.arguments, options)
+        with _set(script):
             return configuration_of(script)
 
-    with _where_it_began(command):
+    with _where_it_began(asked):
         return apply(found, build, agree, say)
 
 
 @interrupts.obeyed()
 def ask(
-    study: Path,
-    wanted: Wanted,
-    *,
-    arguments: Sequence[str] = (),
-    python: str | None = None,
-    storage: str | None = None,
-    trust: bool = False,
-    listener: Listener | None = None,
+    study: Path, wanted: Wanted, listener: Listener, arguments: Sequence[str], trust: bool, **wishes: Value
 ) -> tuple[int, Recorded]:
-    """Run one more trial in a study that has an answer, and write its files anew.
-
-    Args:
-        study: its folder.
-        wanted: names of the settings that are bad, all others good; or values in place of the user's own.
-        arguments: as for `recommend_again`.
-        python: the same.
-        storage: where its trials are, if it has a password that the study does not keep.
-        trust: as for `recommend_again`.
-        listener: hears of the run.
+    """Run one more trial in a study that has an answer, and write its files anew: `recommend_again` says the rest.
 
     Returns:
         The number of the trial, and what the study holds then.
 
     Raises:
-        InputError: as `recommend_again`; a name or a value that cannot be; it has not come to its search.
+        InputError: as there; a name or a value that cannot be; it has not come to its search.
     """
     from bisect_cfg.reports.page import write_report
     from bisect_cfg.reports.recorded import read
 
     study = study.absolute()
     if isinstance(wanted, Mapping):
-        given = (parse_assignment((name, comparable(str(name), one)), "ask()") for name, one in wanted.items())
+        given = (parse_assignment((name, _comparable(str(name), one)), "ask()") for name, one in wanted.items())
         wanted = {name: encoded(name, value) for name, value in given}
-    command, options = _asked_before(study, {"storage": storage}, arguments, python, trust, _loaded)
-    with _where_it_began(command):
-        script = _found(command["target"], command["arguments"], command["python"], options)
-        with _set({} if isinstance(script, CommandTarget) else script.variables):
-            answer = tell_story(script, checked(options, script), listener or Listener(), wanted)
+    asked, options = _asked_before(study, wishes, arguments, trust, _loaded)
+    with _where_it_began(asked):
+        target = found_target(asked.target, asked.arguments, options)
+        with _set(target):
+            _check(options, target)
+            answer = tell_story(target, options, listener, wanted)
     if answer.asked is None:
         why = {
             Status.NO_FAILURE: "your configuration does not fail",
@@ -276,115 +319,78 @@ def ask(
 
 
 def _asked_before(
-    study: Path,
-    wishes: Mapping[str, Value],
-    arguments: Sequence[str],
-    python: str | None,
-    trust: bool,
-    again: Again = _recommended,
-) -> tuple[JsonObject, Options]:
-    """How a study is asked again: what is run, with its arguments, and the options. See `recommend_again`."""
-    command = _of_right_shape(read_command(study), study)
-    command["python"] = _trusted_python(study, command, python, trust, again)
-    known = {field.name for field in fields(Options)}
-    before = dict(command["options"])
-    before.setdefault("start", before.get("level"))  # what it was called before
-    options = {name: value for name, value in before.items() if name in known}
-    options |= {name: value for name, value in wishes.items() if value is not None}
-    for limit in ("max_trials", "max_seconds"):
-        options[limit] = wishes.get(limit)
-    options = {name: _tuples(value) for name, value in options.items()}
-    options |= {"study": study.absolute(), "recommend": True, "restart": False, "flags": True}
-    options |= {name: Path(text) for name in PATHS if isinstance(text := options.get(name), str)}
-    recorded = command["arguments"]
-    if not arguments and any(HIDDEN in argument for argument in recorded):
+    study: Path, wishes: Mapping[str, Value], arguments: Sequence[str], trust: bool, again: Again = _typed_again
+) -> tuple[Asked, Options]:
+    """How a study is asked again: what is run, and the options. See `recommend_again`.
+
+    A folder can come from anywhere, and what it holds would be run: so it must have been written where it lies, and
+    its interpreter must be the one we run under, unless this call names one, or says that it is trusted.
+    """
+    try:
+        asked = msgspec.convert(read_command(study), Asked)
+        wishes = {name: value for name, value in wishes.items() if value is not None}
+        limits = {name: wishes.get(name) for name in ("max_trials", "max_seconds")}  # of one pass alone
+        own = {"study": study.absolute(), "recommend": True, "restart": False}
+        options = options_of({**asked.options, **wishes, **limits, **own})
+    except (msgspec.ValidationError, TypeError):
         raise InputError(
-            f"The script of this study was given a secret, which the study does not keep: {shlex.join(recorded)}",
-            f"Give its arguments again: {again(study, 'arguments', recorded)}",
-        )
-    if HIDDEN in str(options.get("storage") or ""):
-        raise InputError(
-            f"The storage of this study has a password, which the study does not keep: {options['storage']}",
-            f"Give its address again: {again(study, 'storage', options['storage'])}",
-        )
-    return {**command, "arguments": tuple(arguments) or tuple(recorded)}, Options(**options)
+            f"{study / 'command.json'} is damaged, or of another version: it does not say what was run.",
+            "Run the same `bisect-cfg bisect` command again: no trial is repeated, and the file is rewritten.",
+        ) from None
+    asked.options["python"] = options.python
+    named = options.python if not trust and "python" not in wishes else None
+    if not trust and not written_here(study, {"made": asked.made}):
+        why, missing = "was not made here: it was copied, or comes from somebody else", ("trust", True)
+    elif named is not None and interpreter(named) != interpreter(sys.executable):
+        why, missing = "asks for another interpreter than this one", ("python", named)
+    elif not arguments and any(HIDDEN in argument for argument in asked.arguments):
+        why, missing = "was given a secret in its arguments, which it does not keep", ("arguments", asked.arguments)
+    elif HIDDEN in str(options.storage or ""):
+        why, missing = f"has a password in its storage {options.storage}, and does not keep it", ("storage", "URL")
+    else:
+        asked.arguments = list(arguments) or asked.arguments
+        return asked, options
+    raise InputError(
+        f"The study {study} {why}.\nIt would run: {asked.shown}", f"If that is what you want: {again(study, *missing)}"
+    )
 
 
 @contextlib.contextmanager
-def _where_it_began(command: JsonObject) -> Iterator[None]:
+def _where_it_began(asked: Asked) -> Iterator[None]:
     """In the folder from which the script's paths lead."""
-    try:
-        with contextlib.chdir(command["folder"]):
-            yield
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if os.path.isdir(command["folder"]):
-            raise
+    if not os.path.isdir(asked.folder):
         raise InputError(
-            f"The study was started in {command['folder']}, which is not there any more: {error.strerror}.",
+            f"The study was started in {asked.folder}, which is not there any more.",
             "Move it back, or begin a new study with `bisect-cfg bisect` where the script is now.",
-        ) from None
+        )
+    with contextlib.chdir(asked.folder):
+        yield
 
 
-def _of_right_shape(command: JsonObject, study: Path) -> JsonObject:
-    """The recorded command, if it is one that was written by us.
+# ------------------------------------------------------------------------------------------------------- from Python
+
+
+def encoded(name: str, value: Value) -> Value:
+    """A value as it is handed to another process.
 
     Raises:
-        InputError: it is damaged.
+        InputError: it cannot be.
     """
-    options, arguments = command["options"], command["arguments"]
-    right = isinstance(options, dict) and isinstance(arguments, list) and all(isinstance(a, str) for a in arguments)
-    right = right and all(isinstance(command[name], str) for name in ("target", "folder"))
-    right = right and os.path.isabs(command["folder"])  # another one would lead anywhere
-    if not (right and isinstance(command["python"], (str, type(None)))):
+    made = encode(_comparable(name, value))
+    if isinstance(made, dict) and ({"$opaque", "$object"} & made.keys()):
         raise InputError(
-            f"{study / 'command.json'} is damaged: it does not say what was run.",
-            "Run the same `bisect-cfg bisect` command again: no trial is repeated, and the file is rewritten.",
+            f"{name}: a {type(value).__name__} cannot be handed to another process.",
+            "Give a number, a string, True, False, None, a torch.dtype, or a list or dict of these.",
         )
-    return command
+    return value if isinstance(value, float) else made
 
 
-def _tuples(value: Value) -> Value:
-    """Lists of JSON as the tuples that they were, pairs of name and value among them."""
-    if not isinstance(value, list):
-        return value
-    return tuple((one[0], one[1]) if isinstance(one, list) and len(one) == 2 else one for one in value)
-
-
-def _trusted_python(study: Path, command: JsonObject, python: str | None, trust: bool, again: Again) -> str | None:
-    """The interpreter to run what a study's folder asks for.
-
-    A folder can come from anywhere, and what it holds would be run. So it must have been written where it lies, and the
-    interpreter must be the one we run under, unless this call says otherwise.
-
-    Raises:
-        InputError: not so.
-    """
-    if python is not None:
-        command = {**command, "python": python}
-    would = f"It would run: {shown(command)}"
-    if not (trust or written_here(study, command)):
-        raise InputError(
-            f"The study {study} was not made here: it was copied, or comes from somebody else.\n{would}",
-            f"If that is what you want: {again(study, 'trust', True)}",
-        )
-    named = command["python"]
-    if not (trust or python is not None or named is None or interpreter(named) == interpreter(sys.executable)):
-        raise InputError(
-            f"The study {study} asks for another interpreter than this one.\n{would}",
-            f"If that is what you want: {again(study, 'python', named)}",
-        )
-    return named
-
-
-def shown(command: JsonObject) -> str:
-    """A study's command as one would type it."""
-    target = command["target"]
-    if Path(command["folder"], target).is_dir():
-        target = str(Path(target) / "train.py")
-    words = [target, *command["arguments"]]
-    if target.endswith(".py") and not is_launcher(target):
-        words = [command["python"] or sys.executable, *words]
-    return f"cd {shlex.quote(command['folder'])} && {shlex.join(words)}"
+def _comparable(name: str, value: Value) -> Value:
+    try:
+        check_value(name, value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{error}.") from None
+    return value
 
 
 def bisect(
@@ -392,8 +398,7 @@ def bisect(
     arguments: Sequence[str] = (),
     *,
     command: Sequence[str] | None = None,
-    python: str | None = None,
-    **options: Any,
+    **options: Unpack[BisectOptions],
 ) -> StudyReport:
     """Find which settings of a training script, or of any command, make it fail, with progress printed as it goes.
 
@@ -409,10 +414,8 @@ def bisect(
         target: a script, or a folder with train.py and good.yaml.
         arguments: of the script.
         command: in place of both, a whole command, as after ``bisect-cfg bisect --``.
-        python: the interpreter that trains; None for this one.
-        **options: those of `bisect-cfg bisect`, with underscores (`study`, `good`, `only`, `excluded`, `pins`,
-            `training`, `steps`, `trial_timeout`, `confirm`, `jobs`, `recommend`, `keep`, ...). `good`, `bad` and `pins`
-            may be dicts.
+        **options: those of `bisect-cfg bisect`, of the same names with underscores; a flag that may be given several
+            times takes a list, or a dict where it gives values, and ``--no-where`` is ``where=False``.
 
     Returns:
         The same report as `Bisection.run`, with the recommendation, plots and traces; the files are in its folder.
@@ -431,15 +434,20 @@ def bisect(
         raise TypeError("bisect() takes a target with its arguments, or command=[...], a list of strings")
     if command:
         target, *arguments = command
-    given = from_python(options)
-    arguments = tuple(map(str, arguments))
+    for name in ("good", "bad", "pin"):
+        if isinstance(given := options.get(name), Mapping):
+            options[name] = [(str(key), encoded(str(key), value)) for key, value in given.items()]
+    made, arguments = options_of(options, "bisect"), tuple(map(str, arguments))
     with NotebookView() if in_notebook() else View(console(), live=False) as view:
-        answer, result = run(str(target), arguments, python, given, view)
-    asks = _asks(answer.folder, arguments=arguments, python=python, storage=given.storage, trust=True)
+        answer, result = run(str(target), arguments, made, view)
+    asks = _asks(answer.folder, arguments=arguments, python=made.python, storage=made.storage, trust=True)
     if answer.report is not None:
         report = replace(answer.report, recommendation=result["recommendation"])
         return with_plots(report, read(answer.folder), asks)
     return of_folder(answer.folder, asks)
+
+
+with_options(bisect, OPTIONS)
 
 
 def load(
@@ -489,6 +497,6 @@ def _asks(folder: Path, **how: Any) -> Asks:
         from bisect_cfg.reports.jupyter import AskedView, in_notebook
 
         with AskedView(wanted) if in_notebook() else Listener() as listener:
-            return ask(folder, wanted, listener=listener, **how)
+            return ask(folder, wanted, listener, **how)
 
     return asks

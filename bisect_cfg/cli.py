@@ -5,60 +5,145 @@ Nothing heavy is imported before a command needs it, and torch never is: `bisect
 
 from __future__ import annotations
 
-import contextlib
-import math
+import os
 import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bisect_cfg import crash, interrupts
+from bisect_cfg import crash
 from bisect_cfg.errors import InputError
-from bisect_cfg.interrupts import INTERRUPTED
-from bisect_cfg.runner.starts import MORE_THAN_ANYONE_WAITS, STARTS
+from bisect_cfg.options import (
+    EVERYDAY,
+    FILE,
+    FOLDER,
+    OPTIONS,
+    OUTPUT,
+    PROGRAM,
+    SAFE_VALUES,
+    SIMILAR,
+    SWITCH,
+    Kind,
+    Option,
+    options_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from click.shell_completion import CompletionItem
 
     from bisect_cfg.reports.listener import Listener
 
-SIMILAR = 0.75
-"""From so much likeness on (`difflib`) an option may be the one that was meant: no --failure for --lr."""
+COMPLETION_VARIABLE = "_BISECT_CFG_COMPLETE"
+"""Set by a shell's function when it asks for completions (`click.Command.main`), together with `COMP_WORDS`."""
 
 SCRIPT_FLAG_ADVICE = "Options of your script go after `--`: bisect-cfg bisect train.py -- --config my.yaml"
 
+OWN = "Options"
+"""The topic of flags that one command alone has."""
 
-class _Number(click.ParamType):
-    """A finite number within bounds."""
-
-    name = "number"
-
-    def __init__(self, least: float = -math.inf, most: float = math.inf, above: bool = False) -> None:
-        self._bounds = (least, most, above)
-
-    def convert(self, value: str, param: click.Parameter | None, context: click.Context | None) -> float:
-        from bisect_cfg.common.numbers import finite_number
-
-        try:
-            return float(finite_number(value, *self._bounds))
-        except InputError as error:
-            self.fail(error.message, param, context)
+Examples = Sequence[tuple[str, str]]
+"""Commands, and what each is for."""
 
 
-class _Count(click.ParamType):
-    """A whole number from 1 on."""
+# ------------------------------------------------------------------------------------------------ from table to flags
 
-    name = "number"
 
-    def convert(self, value: str | int, param: click.Parameter | None, context: click.Context | None) -> int:
-        with contextlib.suppress(ValueError):
-            if int(value) >= 1:
-                return int(value)
-        self.fail(f"{value} is not a whole number from 1 on.", param, context)
+class _Type(click.ParamType):
+    """The values of an option, as they are typed and completed; whether they fit is seen for both doors alike."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind, self.name = kind, kind.metavar or "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        return self.kind.typed(value) if isinstance(value, str) else value
+
+    def shell_complete(self, context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        offered = self.kind.completes
+        if offered in ("file", "dir"):
+            return [CompletionItem(incomplete, type=offered)]
+        if offered == "setting":
+            from bisect_cfg.common.parameters import every
+
+            offered = tuple(every())
+        return [CompletionItem(name) for name in offered if name.startswith(incomplete)]
+
+
+class _Option(click.Option):
+    """A flag of an option of the table."""
+
+    def __init__(self, row: Option, short: str = "") -> None:
+        names = [row.flag, row.name, *filter(None, [short])]
+        details: dict[str, Any] = {"is_flag": True, "flag_value": row.default is not True}
+        if row.kind is not SWITCH:
+            details = {"type": _Type(row.kind), "metavar": row.kind.metavar, "multiple": row.kind.items is not None}
+        super().__init__(names, help=row.said, default=row.default, **details)
+        self.topic = "Everyday options" if row.name in EVERYDAY and row.topic != OWN else row.topic
+
+
+def _flags(rows: Iterable[Option], unset: bool = False) -> list[_Option]:
+    """The flags of some options.
+
+    Args:
+        rows: of the table.
+        unset: whether what is not given is None, in place of its default.
+    """
+    short = {"quiet": "-q"}
+    made = [_Option(row, short.get(row.name, "")) for row in rows]
+    for one in made if unset else ():
+        one.default, one.help = None, OPTIONS[one.name or ""].help
+    return made
+
+
+def _own(name: str, kind: Kind, help: str, otherwise: str = "", default: Any = None, topic: str = OWN) -> _Option:
+    """A flag that one command alone has."""
+    return _Option(Option(kind, help, otherwise, default, name, topic))
+
+
+# -------------------------------------------------------------------------------------------------------- help pages
+
+
+def _write_examples(formatter: click.HelpFormatter, examples: Examples) -> None:
+    """Commands with what each is for: beside them where there is room, else above."""
+    widest = max(len(command) for command, _ in examples)
+    beside = all(widest + len(words) + len("    # ") <= formatter.width for _, words in examples)
+    with formatter.section("Examples"):
+        for command, words in examples:
+            formatter.write(f"  {command:<{widest}}  # {words}\n" if beside else f"  # {words}\n  {command}\n")
+
+
+class _Command(click.Command):
+    """A command whose help shows examples, and its options by topic, those of every day first.
+
+    Args:
+        *arguments: as of a `click.Command`.
+        examples: commands, and what each is for.
+        **details: as of a `click.Command`.
+    """
+
+    def __init__(self, *arguments: Any, examples: Examples = (), **details: Any) -> None:
+        super().__init__(*arguments, **details)
+        self.examples = examples
+
+    def topics(self, context: click.Context) -> dict[str, list[tuple[str, str]]]:
+        """Topic -> flags and their help."""
+        found: dict[str, list[tuple[str, str]]] = {"Everyday options": []}
+        for one in self.get_params(context):
+            record = one.get_help_record(context) if isinstance(one, click.Option) else None
+            if record is not None:
+                found.setdefault(getattr(one, "topic", "Options"), []).append(record)
+        return {topic: records for topic, records in found.items() if records}
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_examples(formatter, self.examples)
+        for topic, records in self.topics(context).items():
+            with formatter.section(topic):
+                formatter.write_dl(records)
 
 
 class _Group(click.Group):
@@ -72,84 +157,37 @@ class _Group(click.Group):
     def resolve_command(
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(context, arguments)
-        except click.UsageError:
-            from bisect_cfg.targets.launchers import is_launcher
+        if arguments and arguments[0] not in self.commands and Path(arguments[0]).exists():
+            raise click.UsageError(f"Did you mean: bisect-cfg bisect {' '.join(arguments)}")
+        return super().resolve_command(context, arguments)
 
-            if arguments and (
-                arguments[0].endswith((".py", ".ipynb")) or Path(arguments[0]).is_dir() or is_launcher(arguments[0])
-            ):
-                raise click.UsageError(f"Did you mean: bisect-cfg bisect {' '.join(arguments)}") from None
-            raise
+
+def _help_all(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        pages = [context.get_help()]
+        for name, command in cli.commands.items():
+            with click.Context(command, info_name=name, parent=context) as inner:
+                pages.append(command.get_help(inner))
+        click.echo("\n\n".join(pages))
+        context.exit()
+
+
+EXAMPLES = (
+    ("bisect-cfg bisect train.py", "which setting breaks it, and what to use instead"),
+    ("bisect-cfg explain train.log", "only a log is left"),
+    ("bisect-cfg doctor train.py", "before you train"),
+)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--help-all", is_flag=True, is_eager=True, expose_value=False, callback=_help_all,
+              help="Show the help of every command.")  # fmt: skip
 @click.version_option(package_name="bisect-cfg", prog_name="bisect-cfg")
 def cli() -> None:
     """Find which of your settings break a GRPO run, with short real trials, and prove it."""
 
 
-class _Option(click.Option):
-    """An option that the help lists under the title of its section."""
-
-    section = "Options"
-
-
-def _help_all(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
-        context.meta[EVERY_OPTION] = True
-        click.echo(context.get_help())
-        context.exit()
-
-
-EVERY_OPTION = "every option"
-"""In `click.Context.meta`: the help is to show more than what matters most."""
-
-
-def _write_examples(formatter: click.HelpFormatter, examples: Sequence[tuple[str, str]]) -> None:
-    """Commands with what each is for: beside them where there is room, else above."""
-    widest = max(len(command) for command, _ in examples)
-    beside = all(widest + len(words) + len("    # ") <= formatter.width for _, words in examples)
-    with formatter.section("Examples"):
-        for command, words in examples:
-            if not beside:
-                formatter.write(f"  # {words}\n")
-            formatter.write(f"  {command:<{widest}}  # {words}\n" if beside else f"  {command}\n")
-
-
-class _Command(click.Command):
-    """A command whose help shows examples, and of many options those that matter most.
-
-    Args:
-        *arguments: as of a `click.Command`.
-        examples: commands, and what each is for.
-        most_wanted: names of the options that --help shows; none: all. Then --help-all shows the others, by section.
-        **details: as of a `click.Command`.
-    """
-
-    def __init__(
-        self, *arguments: Any, examples: Sequence[tuple[str, str]] = (), most_wanted: Sequence[str] = (), **details: Any
-    ) -> None:
-        super().__init__(*arguments, **details)
-        self.examples, self.most_wanted = examples, most_wanted
-        if most_wanted:
-            more: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _help_all}
-            self.params.append(_Option(["--help-all"], help="Show every option, by what it is about.", **more))
-
-    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        if self.examples:
-            _write_examples(formatter, self.examples)
-        sections: dict[str, list[tuple[str, str]]] = {}
-        short = bool(self.most_wanted) and EVERY_OPTION not in context.meta
-        for parameter in self.get_params(context):
-            record = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
-            title = getattr(parameter, "section", _Option.section)
-            if record is not None and (not short or title == _Option.section or parameter.name in self.most_wanted):
-                sections.setdefault(_Option.section if short else title, []).append(record)
-        for title, records in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
+# ---------------------------------------------------------------------------------------------------------- commands
 
 
 class _Bisect(_Command):
@@ -159,294 +197,52 @@ class _Bisect(_Command):
 
         takes_value = {name for one in self.params if not getattr(one, "is_flag", False) for name in one.opts}
         position = 0
-        while position < len(arguments) and arguments[position].startswith("-"):
-            word = arguments[position]
-            if word in ("-m", "--module"):
-                raise click.UsageError(
-                    f"A module is started by python: bisect-cfg bisect -- python {' '.join(arguments[position:])}"
-                )
-            if word == "--":
-                return super().parse_args(context, arguments)
-            position += 2 if word in takes_value else 1
+        while position < len(arguments) and arguments[position].startswith("-") and arguments[position] != "--":
+            position += 2 if arguments[position] in takes_value else 1
         command = arguments[position:]
-        if command and is_launcher(command[0]) and not Path(command[0]).is_dir():
+        if command and command[0] != "--" and is_launcher(command[0]) and not Path(command[0]).is_dir():
             arguments = [*arguments[:position], "--", *command]
         return super().parse_args(context, arguments)
 
 
-def _files(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """For a shell: any file."""
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(begun, type="file")]
-
-
-def _studies(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+class _StudyType(_Type):
     """For a shell: the studies where they lie by default, else any folder."""
-    from click.shell_completion import CompletionItem
 
-    from bisect_cfg.store.folder import STUDIES
-    from bisect_cfg.store.state import STATE_FILE
-
-    found = sorted(str(path.parent) for path in STUDIES.glob(f"*/{STATE_FILE}"))
-    return [CompletionItem(path) for path in found if path.startswith(begun)] or [CompletionItem(begun, type="dir")]
-
-
-def _settings(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """For a shell: names of settings that something is known of."""
-    from click.shell_completion import CompletionItem
-
-    from bisect_cfg.common.parameters import every
-
-    return [CompletionItem(name) for name in every() if name.startswith(begun)]
-
-
-def _one_of(*names: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """For a shell: these names."""
-
-    def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    def shell_complete(self, context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        return [CompletionItem(name) for name in names if name.startswith(begun)]
+        from bisect_cfg.store.folder import STUDIES
+        from bisect_cfg.store.state import STATE_FILE
 
-    return complete
-
-
-def _option(names: str, text: str, **details: Any) -> _Option:
-    default = details.get("default", "")
-    return _Option(names.split(), help=text, show_default=default != "" and default is not True, **details)
-
-
-def _section(title: str, *options: _Option) -> list[_Option]:
-    for option in options:
-        option.section = title
-    return list(options)
+        found = sorted(str(path.parent) for path in STUDIES.glob(f"*/{STATE_FILE}"))
+        return [CompletionItem(path) for path in found if path.startswith(incomplete)] or super().shell_complete(
+            context, param, incomplete
+        )
 
 
-COUNT: dict[str, Any] = {"type": _Count(), "metavar": "N"}
-OFF: dict[str, Any] = {"is_flag": True, "default": True, "flag_value": False}
-"""Of a flag that switches off what is on by default."""
-SECONDS = _Number(1, MORE_THAN_ANYONE_WAITS)
-
-OUTPUT = _section(
-    "Output",
-    _option("--plain", "Plain lines instead of the live view.", is_flag=True),
-    _option("--quiet -q", "Nothing but the answer.", is_flag=True),
-    _option("--json-lines", "Every event as a line of JSON, the last one the answer (docs/result.md).", is_flag=True),
-)
-AS_JSON = _option("--json as_json", "Print everything as JSON.", is_flag=True)
-
-COMPARED = _section(
-    "What is compared",
-    _option(
-        "--good",
-        "Change the good configuration. [the library's defaults]",
-        multiple=True,
-        metavar="FILE|NAME=VALUE",
-        shell_complete=_files,
-    ),
-    _option(
-        "--bad",
-        "Of any command: the values that fail; none: the flag is left out. [those that stand in the command]",
-        multiple=True,
-        metavar="FILE|NAME=VALUE",
-        shell_complete=_files,
-    ),
-    _option(
-        "--good-packages",
-        "The packages with which it worked: what `pip freeze` printed there, or a lock. Those that differ are varied.",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-    ),
-    _option("--only", "Vary only these settings.", multiple=True, metavar="NAME", shell_complete=_settings),
-    _option(
-        "--except excluded",
-        "Leave these settings as the script has them.",
-        multiple=True,
-        metavar="NAME",
-        shell_complete=_settings,
-    ),
-    _option("--pin pins", "Fix a setting in every trial.", multiple=True, metavar="NAME=VALUE"),
-    _option(
-        "--failure",
-        "Which failures count. [only the one that your configuration shows]",
-        metavar="any|signal|non-finite|REGEX",
-    ),
-)
-
-TRIALS = _section(
-    "How trials are run",
-    _option(
-        "--training",
-        "Which training of a script that trains several times. [the first of GRPO]",
-        **COUNT,
-    ),
-    _option(
-        "--from-checkpoint",
-        "Go on from this checkpoint of your run (its folder, checkpoint-N): no trial makes the steps before it.",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-    ),
-    _option(
-        "--log",
-        "The log (or metrics) of a run that failed: tells at which step; the first run then goes on to it.",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-    ),
-    _option(
-        "--prove",
-        "Where trials begin at a checkpoint: run the final claims from step 0 as well, or not. "
-        "[if that takes no longer than the search did]",
-        type=click.Choice(["from-start", "from-checkpoint"]),
-    ),
-    _option(
-        "--isolate-data",
-        "Also find the rows of the dataset that make the failing step fail.",
-        is_flag=True,
-    ),
-    _option(
-        "--until-failure",
-        "Let the first run go on until it fails. [it stops after 100 steps or ten minutes, whichever is later]",
-        is_flag=True,
-    ),
-    _option(
-        "--max-disk",
-        "What the first run's own checkpoints may take, in GB; 0: it saves none. [a tenth of what is free]",
-        type=_Number(0, 1e6),
-        metavar="GB",
-    ),
-    _option("--steps", "Optimizer steps of a trial. [derived from the step at which yours fails]", **COUNT),
-    _option(
-        "--trial-timeout",
-        "A run without a step for this long counts as hung. [ten times its own longest silence, at least 20]",
-        type=_Number(0.1, MORE_THAN_ANYONE_WAITS),
-        metavar="SECONDS",
-    ),
-    _option("--jobs", "Trials that run in parallel.", **COUNT, default=1),
-    _option("--devices", "CUDA devices, one per job.", default="", metavar="0,1,..."),
-    _option(
-        "--start", "Start trials no warmer than this. [the warmest that is sound]", type=click.Choice(list(STARTS))
-    ),
-    _option("--level", "What --start was called before.", type=click.Choice(list(STARTS)), hidden=True),
-    _option("--python", "Interpreter that runs the script. [this one]", metavar="PATH", shell_complete=_files),
-)
-
-SEARCH = _section(
-    "How sure, how long",
-    _option(
-        "--confirm", "How often to run each claim of the answer. [until the failure rate leaves no doubt]", **COUNT
-    ),
-    _option(
-        "--confidence", "How sure the answer must be if the failure is random.", type=_Number(0.5, 0.9999), default=0.95
-    ),
-    _option("--first", "Stop at the first proven cause.", is_flag=True),
-    _option(
-        "--prior", "Suspect risky settings first, or all equally.", type=click.Choice(["risk", "flat"]), default="risk"
-    ),
-    _option("--no-where where", "Skip the last run, which looks for the place where it fails.", **OFF),
-    _option("--max-trials", "Stop after this many trials and report what is known.", **COUNT),
-    _option("--max-seconds", "Start no trial after this many seconds.", type=SECONDS),
-)
-
-ANY_COMMAND = _section(
-    "Any command (see --bad): {config}, {flags}, {NAME} and {folder} in it are replaced",
-    _option(
-        "--config-format",
-        "Of {config}: yaml, json, toml. [that of the file given]",
-        metavar="NAME",
-        shell_complete=_one_of("yaml", "json", "toml"),
-    ),
-)
-
-NO_RECOMMEND = _section(
-    "Safe values",
-    _option("--no-recommend recommend", "Stop when the cause is known; do not look for safe values.", **OFF),
-)
-
-SAFE_VALUES = _section(
-    "Safe values",
-    _option(
-        "--no-environments environments",
-        "Do not build environments to try known cures that are other versions of a package.",
-        **OFF,
-    ),
-    _option(
-        "--keep",
-        "Prefer remedies that leave this setting as it is.",
-        multiple=True,
-        metavar="NAME",
-        shell_complete=_settings,
-    ),
-    _option(
-        "--margin",
-        "How far a safe value stays back from the last healthy one, as a share of the way back to the good value.",
-        type=_Number(0, 1),
-        default=0.5,
-    ),
-    _option("--verify-steps", "Optimizer steps of each verification run. [four times a trial's, at least 30]", **COUNT),
-    _option("--verify-seeds", "Number of runs of a verification, each with its own seed.", **COUNT, default=3),
-    _option(
-        "--remedies",
-        "How many remedies to verify. [the best one, then others for as long as isolating the cause took]",
-        **COUNT,
-    ),
-)
-
-STUDY = _section(
-    "The study",
-    _option("--study", "Study folder. [bisect-cfg-studies/NAME]", type=click.Path(path_type=Path)),
-    _option(
-        "--env-cache",
-        "Where environments of other packages are built and kept. [beside the studies]",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-    ),
-    _option("--restart", "Begin a new study; the old one is kept beside it.", is_flag=True),
-    _option("--storage", "Optuna storage. [SQLite in the study folder]", metavar="URL"),
-)
-
-
-EXAMPLES = (
-    ("bisect-cfg bisect train.py", "which setting breaks it, and what to use instead"),
-    ("bisect-cfg explain train.log", "only a log is left"),
-    ("bisect-cfg doctor train.py", "before you train"),
-)
-
-BISECT_EXAMPLES = (
-    ("bisect-cfg bisect train.py -- --lr 1e-6", "what follows -- is the script's own"),
-    ("bisect-cfg bisect -- accelerate launch train.py", "with a launcher, or python -m"),
-    ("bisect-cfg bisect train.py --good bf16=false", "your idea of what works; also a YAML file"),
-    ("bisect-cfg bisect train.py --good packages.trl=0.19.0", "it worked with another version"),
-    ("bisect-cfg bisect --good g.yaml --bad b.yaml -- program {flags}", "any program: {flags} are what differs"),
-)
-
-BISECT_MOST_WANTED = (
-    "good", "only", "excluded", "python", "from_checkpoint", "jobs", "max_seconds", "keep", "recommend", "study",
-    "restart", "quiet",
-)  # fmt: skip
-"""What most who bisect may want to say, of more than forty options."""
-
-RECOMMEND_EXAMPLES = (
-    ("bisect-cfg recommend STUDY --verify-seeds 10", "surer, from the runs that are there already"),
-    ("bisect-cfg recommend STUDY --keep learning_rate", "leave this one as it is, if anything else helps"),
-)
+STUDY = click.argument("study", type=_StudyType(FOLDER))
+ARGUMENTS = click.argument("arguments", nargs=-1, type=_Type(FILE), metavar="[-- ARGUMENTS OF THE SCRIPT]")
 
 
 @cli.command(
     cls=_Bisect,
     short_help="Which settings make a training, or any command, fail.",
-    examples=BISECT_EXAMPLES,
-    most_wanted=BISECT_MOST_WANTED,
-    params=[*COMPARED, *ANY_COMMAND, *TRIALS, *SEARCH, *NO_RECOMMEND, *SAFE_VALUES, *STUDY, *OUTPUT],
+    examples=(
+        ("bisect-cfg bisect train.py", "each setting, against the library's defaults"),
+        ("bisect-cfg bisect train.py -- --lr 1e-6", "what follows -- is the script's own"),
+        ("bisect-cfg bisect -- accelerate launch train.py", "with a launcher, or python -m"),
+        ("bisect-cfg bisect train.py --good bf16=false", "your idea of what works; also a YAML file"),
+        ("bisect-cfg bisect train.py --good packages.trl=0.19.0", "it worked with another version"),
+        ("bisect-cfg bisect --good g.yaml --bad b.yaml -- program {flags}", "any program: {flags} are what differs"),
+    ),
+    params=_flags([*OPTIONS.values(), *OUTPUT.values()]),
     epilog="""Exit status: 0 isolated; 1 nothing to isolate (yours passes, or the good configuration fails);
     2 wrong usage or input, or the system refused something; 3 inconclusive, or something
     that the trials read has changed; 70 a fault of bisect-cfg;
     130 interrupted (run the same command again to continue).""",
 )
-@click.argument("target", shell_complete=_files)
-@click.argument(
-    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]", shell_complete=_files
-)
+@click.argument("target", type=_Type(FILE))
+@ARGUMENTS
 def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     """Isolate the settings that make TARGET fail: a training script or notebook, a folder with train.py and good.yaml,
     a whole command that trains, or any command.
@@ -454,67 +250,54 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     TARGET is run as it is, in short trials that are prefixes of the real run. If it is killed or
     interrupted, run the same command again to continue.
     """
+    shown = {name: options.pop(name) for name in OUTPUT}
+    given = options_of(options)
     from bisect_cfg.api import run
     from bisect_cfg.reports.answer import EXIT_STATUS
-    from bisect_cfg.study.options import Options
 
-    devices = tuple(device.strip() for device in options.pop("devices").split(",") if device.strip())
-    plain, quiet, json_lines = (options.pop(name) for name in ("plain", "quiet", "json_lines"))
-    python, level = options.pop("python"), options.pop("level")
-    options["start"] = options["start"] or level
-    given = Options(devices=devices, **options)
-    with _shown(plain, quiet, json_lines) as listener:
-        answer, _ = run(target, arguments, python, given, listener)
+    with _shown(**shown) as listener:
+        answer, _ = run(target, arguments, given, listener)
     return EXIT_STATUS[answer.status]
 
 
 @cli.command(
     cls=_Command,
     short_help="Safe values again, for a study: more seeds, another margin.",
-    examples=RECOMMEND_EXAMPLES,
+    examples=(
+        ("bisect-cfg recommend STUDY --verify-seeds 10", "surer, from the runs that are there already"),
+        ("bisect-cfg recommend STUDY --keep learning_rate", "leave this one as it is, if anything else helps"),
+    ),
     params=[
-        *SAFE_VALUES,
-        *OUTPUT,
-        _option(
-            "--storage", "Where the study was recorded. Needed only if that address has a password.", metavar="URL"
-        ),
-        _option("--jobs", "Runs in parallel. [as in the bisection]", **COUNT),
-        _option("--max-trials", "Stop when the study has this many trials in total.", **COUNT),
-        _option("--max-seconds", "Start no run after this many seconds.", type=SECONDS),
-        _option("--python", "Interpreter that runs the script. [this one]", metavar="PATH", shell_complete=_files),
-        _option(
-            "--trust",
+        *_flags((row for row in SAFE_VALUES.values() if row.name != "recommend"), unset=True),
+        *_flags((OPTIONS[name] for name in ("jobs", "max_trials", "max_seconds", "python", "storage")), unset=True),
+        _own(
+            "trust",
+            SWITCH,
             "Run what the folder says, even if it was made elsewhere or names another interpreter.",
-            is_flag=True,
-        ),
+            topic="The study",
+        ),  # fmt: skip
+        *_flags(OUTPUT.values()),
     ],
-    epilog="""Exit status: 0 a verified configuration was found; 2 wrong usage or input; 3 none was found,
-    or not everything is settled; 130 interrupted (run the same command again to continue).""",
+    epilog="""What is not given is as in the bisection. Exit status: 0 a verified configuration was found; 2 wrong
+    usage or input; 3 none was found, or not everything is settled; 130 interrupted (run the same command again to
+    continue).""",
 )
-@click.argument("study", type=click.Path(path_type=Path), shell_complete=_studies)
-@click.argument(
-    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]", shell_complete=_files
-)
-def recommend(
-    study: Path,
-    arguments: tuple[str, ...],
-    plain: bool,
-    quiet: bool,
-    json_lines: bool,
-    python: str | None,
-    trust: bool,
-    **options: Any,
-) -> int:
+@STUDY
+@ARGUMENTS
+def recommend(study: str, arguments: tuple[str, ...], trust: bool, **options: Any) -> int:
     """Find safe values again for an isolated STUDY (its folder), with another margin, more seeds, or
     other settings to keep.
 
     Runs that are already there count; only what is missing is run. A study keeps no secrets: if the script
     was given one (--token), give the script's arguments again after --.
     """
+    shown = {name: options.pop(name) for name in OUTPUT}
+    given = {name: value for name, value in options.items() if value is not None and value != ()}
+    options_of(given)  # said before anything else
     from bisect_cfg.api import recommend_again
 
-    with _shown(plain, quiet, json_lines) as listener:
-        _, result = recommend_again(study, options, listener, arguments, python, trust)
+    with _shown(**shown) as listener:
+        result = recommend_again(Path(study), given, listener, arguments, trust)
     recommended = result["recommendation"]
     return 0 if recommended is not None and recommended["verified"] else 3
 
@@ -527,18 +310,16 @@ def recommend(
         ("bisect-cfg apply bisect-cfg-studies/train --yes", "without asking"),
     ),
     params=[
-        _option("--yes", "Write without asking.", is_flag=True),
-        _option("--python", "Interpreter that runs the script. [this one]", metavar="PATH", shell_complete=_files),
-        _option("--trust", "Run what the folder says, even if it was made elsewhere.", is_flag=True),
+        _own("yes", SWITCH, "Write without asking."),
+        _own("python", PROGRAM, "Interpreter that runs the script.", "as in the bisection"),
+        _own("trust", SWITCH, "Run what the folder says, even if it was made elsewhere."),
     ],
     epilog="""Exit status: 0 your files have the change; 1 they do not: you did not agree, or your script did not
     build the recommended configuration and they were put back; 2 wrong usage or input, or a file was changed.""",
 )
-@click.argument("study", type=click.Path(path_type=Path), shell_complete=_studies)
-@click.argument(
-    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]", shell_complete=_files
-)
-def apply(study: Path, arguments: tuple[str, ...], yes: bool, python: str | None, trust: bool) -> int:
+@STUDY
+@ARGUMENTS
+def apply(study: str, arguments: tuple[str, ...], yes: bool, trust: bool, python: str | None) -> int:
     """Write what a STUDY (its folder) recommends into your own files.
 
     Your script is then run up to its configuration, without training. If that does not have the recommended
@@ -552,7 +333,7 @@ def apply(study: Path, arguments: tuple[str, ...], yes: bool, python: str | None
             raise InputError("Nobody can be asked here, so nothing was written.", "To write without asking: --yes")
         return yes or click.confirm("Write this?")
 
-    return apply(study, agree, lambda line: click.echo(clean(line)), arguments, python, trust)
+    return apply(Path(study), agree, lambda line: click.echo(clean(line)), arguments, trust, python)
 
 
 @cli.command(
@@ -562,9 +343,9 @@ def apply(study: Path, arguments: tuple[str, ...], yes: bool, python: str | None
         ("bisect-cfg report bisect-cfg-studies/train --open", "in a browser"),
         ("bisect-cfg report bisect-cfg-studies/train --format md > issue.md", "for an issue"),
     ),
-    epilog="""Exit status: 0; 2 the folder holds no study, or something cannot be written.""",
+    epilog="Exit status: 0; 2 the folder holds no study, or something cannot be written.",
 )
-@click.argument("study", type=click.Path(path_type=Path), shell_complete=_studies)
+@STUDY
 @click.option(
     "--format",
     "form",
@@ -574,29 +355,33 @@ def apply(study: Path, arguments: tuple[str, ...], yes: bool, python: str | None
     help="html: STUDY/report.html, one file that needs no network. md: for an issue. json: result.json.",
 )
 @click.option("--open", "look", is_flag=True, help="Show report.html in a browser.")
-def report(study: Path, form: str, look: bool) -> int:
+def report(study: str, form: str, look: bool) -> int:
     """Show a STUDY (its folder): finished, running or interrupted. Runs nothing.
 
     Home directories, user names and secrets are masked, so that it can be shown to others.
     """
-    from bisect_cfg.reports.page import FILE, write_report
+    from bisect_cfg.reports.page import FILE as PAGE
+    from bisect_cfg.reports.page import write_report
     from bisect_cfg.reports.passed_on import as_json, as_markdown
     from bisect_cfg.reports.recorded import read
 
     if form != "html":
-        click.echo((as_markdown if form == "md" else as_json)(read(study)), nl=False)
+        click.echo((as_markdown if form == "md" else as_json)(read(Path(study))), nl=False)
         return 0
     try:
-        path = write_report(study)
+        path = write_report(Path(study))
     except OSError as error:
         raise InputError(
-            f"{study / FILE} cannot be written: {error.strerror}.",
+            f"{Path(study) / PAGE} cannot be written: {error.strerror}.",
             "--format md and --format json print, and write nothing.",
         ) from None
     click.echo(path)
     if look:
         click.launch(path.absolute().as_uri())
     return 0
+
+
+AS_JSON = _own("json", SWITCH, "Print everything as JSON.")
 
 
 @cli.command(
@@ -607,12 +392,12 @@ def report(study: Path, form: str, look: bool) -> int:
         ("bisect-cfg explain logs/", "a run's folder: all its ranks"),
         ("dmesg | bisect-cfg explain -", "what comes through a pipe"),
     ),
-    params=[_option("--all everything", "Print all evidence, causes and sources.", is_flag=True), AS_JSON],
+    params=[_own("all", SWITCH, "Print all evidence, causes and sources."), AS_JSON],
     epilog="Exit status: 0 a known failure; 1 a failure that is not known; 3 no failure found; 2 nothing that can be "
     "read.",
 )
-@click.argument("logs", nargs=-1, required=True, metavar="FILE|FOLDER|- ...", shell_complete=_files)
-def explain(logs: tuple[str, ...], everything: bool, as_json: bool) -> int:
+@click.argument("logs", nargs=-1, required=True, metavar="FILE|FOLDER|- ...", type=_Type(FILE))
+def explain(logs: tuple[str, ...], **options: bool) -> int:
     """Say what is known about the failure in a log, with sources and cures. Needs no GPU, no script, no torch.
 
     It also reads trainer_state.json, JSON lines, CSV and notebooks, compressed (gz, xz, bz2) or in UTF-16;
@@ -620,7 +405,7 @@ def explain(logs: tuple[str, ...], everything: bool, as_json: bool) -> int:
     """
     from bisect_cfg.explain import explain_command
 
-    return explain_command(*logs, json=as_json, everything=everything)
+    return explain_command(*logs, json=options["json"], everything=options["all"])
 
 
 @cli.command(
@@ -633,26 +418,15 @@ def explain(logs: tuple[str, ...], everything: bool, as_json: bool) -> int:
         ("bisect-cfg doctor --fingerprint their.json", "what doctor --json recorded on another machine"),
     ),
     params=[
-        _option(
-            "--fingerprint recorded",
-            "Judge the environment that doctor --json recorded on another machine; give several to compare them.",
-            multiple=True,
-            metavar="FILE",
-            shell_complete=_files,
-        ),
-        _option("--python", "Interpreter that trains. [this one]", metavar="PATH", shell_complete=_files),
+        _own("fingerprint", replace(FILE, items=tuple), "Judge the environment that doctor --json recorded on "
+             "another machine; give several to compare them.", default=()),
+        _own("python", PROGRAM, "Interpreter that trains.", "this one"),
         AS_JSON,
     ],
     epilog="Exit status: 0 no findings (notes do not count); 1 findings; 2 wrong usage or input.",
-)
-@click.argument(
-    "words",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    metavar="[TARGET] [-- ARGUMENTS | -- LAUNCHER COMMAND]",
-    shell_complete=_files,
-)
-def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None, as_json: bool) -> int:
+)  # fmt: skip
+@click.argument("words", nargs=-1, type=_Type(FILE), metavar="[TARGET] [-- ARGUMENTS | -- LAUNCHER COMMAND]")
+def doctor(words: tuple[str, ...], fingerprint: tuple[str, ...], python: str | None, **options: bool) -> int:
     """Check an environment and a configuration against known failures, before any training.
 
     The script is run as it is, up to its trainer. On each GPU a few small matrix products and copies are
@@ -660,8 +434,8 @@ def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None
     """
     from bisect_cfg.doctor.examine import examine
 
-    diagnosis = examine(words, python=python, recorded=recorded)
-    if as_json:
+    diagnosis = examine(words, python=python, recorded=fingerprint)
+    if options["json"]:
         import json
 
         click.echo(json.dumps(diagnosis.to_json(), indent=1))
@@ -679,24 +453,17 @@ def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None
         ("bisect-cfg envs", "what there is, and how large"),
         ("bisect-cfg envs prune --keep 10", "remove the oldest until 10 GiB are left"),
     ),
-    params=[
-        _option(
-            "--env-cache",
-            "Where they lie. [bisect-cfg-studies/environments]",
-            type=click.Path(path_type=Path, file_okay=False),
-            metavar="DIR",
-        ),
-        _option("--keep", "What may stay when pruning, in GiB.", type=_Number(0), default=0.0, metavar="GIB"),
-    ],
+    params=[_own("env_cache", FOLDER, "Where they lie.", "bisect-cfg-studies/environments")],
     epilog="Exit status: 0; 2 wrong usage or input.",
 )
 @click.argument("action", type=click.Choice(["list", "prune"]), default="list", metavar="[list|prune]")
-def envs(action: str, env_cache: Path | None, keep: float) -> int:
+@click.option("--keep", type=click.FloatRange(0), default=0, metavar="GIB", help="What may stay, when pruning.")
+def envs(action: str, env_cache: str | None, keep: float) -> int:
     """List the environments that were built for trials with other packages, or remove them (prune)."""
     from bisect_cfg.runner.environments import CACHE, complete_in, prune, size_of
     from bisect_cfg.store.folder import STUDIES
 
-    folder = env_cache or STUDIES / CACHE
+    folder = Path(env_cache) if env_cache else STUDIES / CACHE
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}.", "--env-cache names the one that the bisection was given.")
     if action == "prune":
@@ -729,10 +496,6 @@ def completion(shell: str) -> int:
     return 0
 
 
-COMPLETION_VARIABLE = "_BISECT_CFG_COMPLETE"
-"""Set by the shell's function when it asks for completions (`click.Command.main`)."""
-
-
 def _shown(plain: bool, quiet: bool, json_lines: bool) -> Listener:
     """What shows how it goes, in the form that was asked for."""
     if json_lines:
@@ -745,60 +508,28 @@ def _shown(plain: bool, quiet: bool, json_lines: bool) -> Listener:
     return Quiet(console()) if quiet else View(console(), live=False if plain else None)
 
 
-def main() -> None:
-    """Entry point: errors become two lines and an exit status, whatever they are."""
-    crash.prepare()
-    interrupts.install()
-    status = crash.INTERNAL
-    try:
-        status = _run()
-    except crash.OutputGone as error:
-        ended = crash.explained(error)
-        crash.discard_output()
-        status = ended.status
-        with contextlib.suppress(crash.OutputGone):
-            _complain(ended.message, ended.advice)
-    except KeyboardInterrupt:  # while it was told how it ended
-        status = INTERRUPTED
-    crash.leave(status)
+def run() -> int:
+    """Run the command that was typed.
 
+    Returns:
+        The exit status.
 
-def _run() -> int:
+    Raises:
+        InputError: it was typed wrong; and whatever the command raises.
+    """
+    if not {"COMP_WORDS", "COMP_CWORD"} <= os.environ.keys() and "complete" in os.environ.get(COMPLETION_VARIABLE, ""):
+        del os.environ[COMPLETION_VARIABLE]  # it was exported by mistake: no shell asks
     try:
         return int(cli.main(prog_name="bisect-cfg", standalone_mode=False) or 0)  # --help returns nothing
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
+        return crash.USAGE
     except click.exceptions.NoSuchOption as error:
         error.possibilities = get_close_matches(error.option_name, error.possibilities or (), cutoff=SIMILAR)
-        _complain(error.format_message(), SCRIPT_FLAG_ADVICE)
+        raise InputError(error.format_message(), SCRIPT_FLAG_ADVICE) from None
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        _complain(error.format_message(), f"See {context.command_path if context else 'bisect-cfg'} --help.")
-    except InputError as error:
-        _complain(error.message, error.advice)
-        return error.status
-    except (KeyboardInterrupt, click.Abort):
-        return _interrupted()
-    except (crash.OutputGone, SystemExit):  # the latter: what a shell asked for is printed
-        raise
-    except BaseException as error:
-        if crash.was_interrupted(error):
-            return _interrupted()
-        ended = crash.explained(error) or crash.internal(error)
-        _complain(ended.message, ended.advice)
-        return ended.status
-    return crash.USAGE
-
-
-def _interrupted() -> int:
-    click.echo("\nInterrupted; nothing is lost. Run the same command again to continue.", err=True)
-    return INTERRUPTED
-
-
-def _complain(message: str, advice: str) -> None:
-    from bisect_cfg.reports.text import clean
-
-    if message:
-        click.echo(clean(f"bisect-cfg: {message}"), err=True)
-    if advice:
-        click.echo(clean(advice), err=True)
+        command = context.command_path if context else "bisect-cfg"
+        raise InputError(error.format_message(), f"See {command} --help.") from None
+    except click.Abort:
+        raise KeyboardInterrupt from None

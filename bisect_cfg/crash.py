@@ -1,8 +1,8 @@
-"""The last handler: what ends a command, in two lines and with a status that says so; never a traceback.
+"""The last handler: how a command ends, whatever is raised in it: in two lines and with a status, never a traceback.
 
 What the machine or the user can do to a command (no space, no permission, a closed pipe, too few descriptors, a
-damaged database) is told as such. What is left is a fault of ours: status 70, a file that has the details, and where to
-send it.
+damaged database) is said in the system's own words. What is left is a fault of ours: status 70, and a file that has the
+details.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TextIO
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TextIO
 
+from bisect_cfg import interrupts
+from bisect_cfg.common.text import plain
+from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import scrub
 
 USAGE = 2
@@ -33,6 +35,18 @@ CLOSED_PIPE = 141
 
 GOES_ON = "Nothing recorded is lost: run the same command again to continue."
 
+DAMAGED = ("malformed", "not a database", "no such table", "no such column")
+REFUSED = ("disk is full", "disk i/o error", "readonly database", "unable to open database", "is locked")
+"""What a database's driver says of its file, and of the machine."""
+
+
+class Ended(NamedTuple):
+    """How a command ended that did not come to its own end: its exit status, what happened, what to do."""
+
+    status: int
+    message: str = ""
+    advice: str = ""
+
 
 class OutputGone(Exception):
     """Standard output or error cannot be written."""
@@ -42,109 +56,71 @@ class OutputGone(Exception):
         self.error = error
 
 
-@dataclass(frozen=True)
-class AbnormalEnd:
-    """How a command that did not come to its own end is told.
-
-    Attributes:
-        status: exit status.
-        message: what happened, one line; "" for nothing at all.
-        advice: what to do.
-        goes_on: whether the study is as good as before; if not, it has to begin anew.
-    """
-
-    status: int
-    message: str = ""
-    advice: str = ""
-    goes_on: bool = True
-
-
-_SYSTEM = {
-    errno.ENOSPC: ("no space is left on the device", "Make room."),
-    errno.EDQUOT: ("your disk quota is exceeded", "Make room."),
-    errno.EFBIG: ("a file grew larger than is allowed here", "Raise the limit of file sizes (ulimit -f)."),
-    errno.EROFS: ("the file system is read-only", "Name a study folder elsewhere with --study."),
-    errno.EACCES: ("permission denied", "Check who may write there, or name another study folder with --study."),
-    errno.EPERM: (
-        "the operation is not permitted",
-        "Check who may write there, or name another study folder with --study.",
-    ),
-    errno.EMFILE: (
-        "too many files are open",
-        "Raise the limit (ulimit -n 1024), or run fewer trials at once with --jobs.",
-    ),
-    errno.ENFILE: ("too many files are open on this machine", "End what holds them, or run fewer trials with --jobs."),
-    errno.EAGAIN: (
-        "no further process can be started",
-        "Raise the limit (ulimit -u), or run fewer trials with --jobs.",
-    ),
-    errno.ENOMEM: ("there is not enough memory", "Run fewer trials at once with --jobs."),
-    errno.ENAMETOOLONG: (
-        "a name is longer than the file system allows",
-        "Name a study folder with a shorter path with --study.",
-    ),
-    errno.EIO: ("the device reports an error", "See the kernel's log."),
-    errno.ESTALE: ("a network file system has lost the file", "Mount it again."),
-    errno.ENOTCONN: ("a network file system is not connected", "Mount it again."),
-}
-"""What the operating system refuses, in words, and what helps."""
-
-_GONE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-
-_RESTART = "Start over with --restart (the old study is kept beside it)."
-_DAMAGED = ("the study's database is damaged", _RESTART, False)
-_DATABASE = {
-    "disk is full": ("no space is left for the database", "Make room.", True),
-    "disk i/o error": ("the database's files cannot be read or written", "Make room, or check the disk.", True),
-    "readonly database": ("the study's database cannot be written", "Check who may write there.", True),
-    "unable to open database": (
-        "the study's database cannot be opened",
-        "Check that its folder is there, and who may write in it.",
-        True,
-    ),
-    "malformed": _DAMAGED,
-    "not a database": _DAMAGED,
-    "no such table": _DAMAGED,
-    "no such column": ("the study's database is of another version of Optuna", _RESTART, False),
-    "is locked": ("another process holds the study's database", "Wait for it to end.", True),
-}
-"""What a database's driver says -> what that means, what helps, and whether the study goes on once it has been done."""
+def run(command: Callable[[], int]) -> None:
+    """Run a command and end the process with its exit status, whatever is raised."""
+    status = interrupts.INTERRUPTED
+    try:
+        prepare()
+        try:
+            status = command()
+        except SystemExit as ended:  # what a shell asked for at a TAB is printed
+            status = ended.code if isinstance(ended.code, int) else 0
+        except BaseException as error:
+            ended = ended_by(error)
+            status = ended.status
+            if isinstance(error, OutputGone):
+                flush()
+            with contextlib.suppress(OutputGone):
+                complain(ended.message and f"bisect-cfg: {ended.message}", ended.advice)
+        interrupts.let_end()
+        status = flush(status)
+    except KeyboardInterrupt:  # while it was told how it ended
+        pass
+    sys.exit(status)
 
 
-def explained(error: BaseException) -> AbnormalEnd | None:
+def complain(*texts: str) -> None:
+    """Tell the user, on standard error: no secrets, and nothing that a terminal would obey."""
+    for text in filter(None, texts):
+        lines = (plain(line.expandtabs()) for line in scrub(text).split("\n"))
+        print("\n".join("".join(filter(str.isprintable, line)) for line in lines), file=sys.stderr, flush=True)
+
+
+def ended_by(error: BaseException) -> Ended:
+    """What an exception means for a command that it ends."""
+    if isinstance(error, InputError):
+        return Ended(error.status, error.message, error.advice)
+    if any(isinstance(one, KeyboardInterrupt) for one in _chain(error)):  # a library may make an error of its own of it
+        return Ended(interrupts.INTERRUPTED, "Interrupted; nothing is lost. Run the same command again to continue.")
+    return explained(error) or _internal(error)
+
+
+def explained(error: BaseException) -> Ended | None:
     """What an exception means if the user or the machine is behind it, None if it is a fault of ours."""
     if isinstance(error, OutputGone):
         if error.error.errno in (errno.EPIPE, errno.EBADF, errno.ECONNRESET):
-            return AbnormalEnd(CLOSED_PIPE)
-        what = _SYSTEM.get(error.error.errno or 0, (error.error.strerror or str(error.error), ""))[0]
-        return AbnormalEnd(USAGE, f"The output cannot be written: {what}.", GOES_ON)
+            return Ended(CLOSED_PIPE)
+        return Ended(USAGE, f"The output cannot be written: {error.error.strerror or error.error}.", GOES_ON)
     for one in _chain(error):
-        if isinstance(one, OSError):
-            found = _of_the_system(one)
-            if found:
-                return found
-        if isinstance(one, RuntimeError) and "start new thread" in str(one):
-            return _of_the_system(OSError(errno.EAGAIN, str(one)))
         if _is_of_database(one):
-            text = str(one).lower()
-            for words, (what, advice, goes_on) in _DATABASE.items():
-                if words in text:
-                    message = f"{what[0].upper()}{what[1:]}."
-                    return AbnormalEnd(USAGE, message, f"{advice} {GOES_ON}" if goes_on else advice, goes_on)
-    if isinstance(error, MemoryError):
-        return AbnormalEnd(USAGE, "There is not enough memory.", GOES_ON)
+            text = (str(one).splitlines() or [""])[0]
+            if any(words in text.lower() for words in DAMAGED):
+                return Ended(USAGE, f"The study's database is damaged: {text}.",
+                             "Start over with --restart (the old study is kept beside it).")  # fmt: skip
+            if any(words in text.lower() for words in REFUSED):
+                return Ended(USAGE, f"The study's database cannot be read or written: {text}.", GOES_ON)
+        elif isinstance(one, OSError) and one.errno is not None:
+            name = one.filename if isinstance(one.filename, str) else os.fsdecode(one.filename or b"")
+            return Ended(USAGE, f"{one.strerror}{f': {name}' if name else ''}.", f"Once that is mended: {GOES_ON}")
+        elif isinstance(one, MemoryError) or "start new thread" in str(one):
+            return Ended(USAGE, f"The machine has no memory or process left: {one}.", f"Fewer --jobs help. {GOES_ON}")
     return None
-
-
-def was_interrupted(error: BaseException) -> bool:
-    """Whether Ctrl-C is behind an error: a library that is being imported may make an error of its own of it."""
-    return any(isinstance(one, KeyboardInterrupt) for one in _chain(error))
 
 
 def refused_by_machine(error: BaseException) -> bool:
     """Whether room or permission is what a database lacks: beginning anew would not help."""
     found = explained(error)
-    return found is not None and found.goes_on
+    return found is not None and GOES_ON in found.advice
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -155,42 +131,19 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _of_the_system(error: OSError) -> AbnormalEnd | None:
-    name = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename or b"")
-    where = f": {name}" if name else ""
-    if error.errno in _SYSTEM:
-        what, advice = _SYSTEM[error.errno]
-    elif error.errno in _GONE and name:
-        # A file of the study, or the folder we are in, that was there a moment ago.
-        return AbnormalEnd(
-            USAGE,
-            f"{name} is gone, or is not a file that can be used: {error.strerror}.",
-            "If the study's folder was moved or deleted while it was in use, name its new place with --study, "
-            "or begin a new study.",
-        )
-    elif error.errno == errno.ENOENT:
-        return AbnormalEnd(USAGE, "The folder you are in does not exist any more.", "Change to one that does.")
-    else:
-        return None
-    return AbnormalEnd(USAGE, f"{what[0].upper()}{what[1:]}{where}.", f"{advice} {GOES_ON}")
-
-
 def _is_of_database(error: BaseException) -> bool:
     return any(cls.__module__.split(".")[0] in ("sqlalchemy", "sqlite3", "optuna") for cls in type(error).__mro__)
 
 
-def internal(error: BaseException) -> AbnormalEnd:
+def _internal(error: BaseException) -> Ended:
     """A fault of ours: the details go into a file."""
     said = scrub(f"{type(error).__name__}: {error}".strip()).splitlines()[0][:300]
-    path = keep(error)
-    report = f"It happened in {_innermost(error)}. Please report it with your command."
-    if path:
-        report = f"The details are in {path}. Please report it with your command and that file (read it first: it "
-        report += "contains paths and names of yours)."
-    return AbnormalEnd(
-        INTERNAL,
-        f"Internal error: {said}. This is a fault of bisect-cfg, not of your run.",
-        f"{report} {GOES_ON}",
+    where = keep(error)
+    report = f"Please report it with your command and the details in {where} (read it first: it names paths of yours)."
+    if where is None:
+        report = f"Please report it with your command and this: {scrub(traceback.format_exception(error)[-2].strip())}"
+    return Ended(
+        INTERNAL, f"Internal error: {said}. This is a fault of bisect-cfg, not of your run.", f"{report} {GOES_ON}"
     )
 
 
@@ -203,11 +156,6 @@ def keep(error: BaseException) -> str | None:
             stream.write(f"{' '.join(sys.version.split())}\n{text}")
         return path
     return None
-
-
-def _innermost(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else "an unknown place"
 
 
 # --------------------------------------------------------------------------------------------------- standard output
@@ -242,13 +190,8 @@ class _Stream(io.TextIOBase):
     def fileno(self) -> int:
         return self._stream.fileno()
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._stream.encoding
-
-    @property
-    def errors(self) -> str | None:  # type: ignore[override]
-        return self._stream.errors
+    encoding = property(lambda self: self._stream.encoding)  # type: ignore[assignment]
+    errors = property(lambda self: self._stream.errors)  # type: ignore[assignment]
 
 
 def prepare() -> None:
@@ -270,8 +213,15 @@ def _of_a_thread(error: BaseException) -> None:
         keep(error)
 
 
-def leave(status: int) -> None:
-    """End the process with this status, whatever becomes of what is still to be printed."""
+def flush(status: int = 0) -> int:
+    """Write what is still buffered, or drop it where nobody can read it.
+
+    Args:
+        status: how the command ended.
+
+    Returns:
+        The exit status: that of output which is gone, if nothing else went wrong.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         try:
@@ -281,23 +231,9 @@ def leave(status: int) -> None:
             if status == 0 and ended is not None:
                 status = ended.status
                 with contextlib.suppress(Exception):
-                    print(f"bisect-cfg: {ended.message}", file=sys.stderr, flush=True) if ended.message else None
-            _discard(stream)
-    sys.exit(status)
-
-
-def discard_output() -> None:
-    """Nothing that is still buffered is written: whoever read it has gone."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        try:
-            stream.flush()
-        except OutputGone:
-            _discard(stream)
-
-
-def _discard(stream: TextIO) -> None:
-    with contextlib.suppress(Exception):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
+                    complain(ended.message and f"bisect-cfg: {ended.message}")
+            with contextlib.suppress(Exception):
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, stream.fileno())
+                os.close(null)
+    return status

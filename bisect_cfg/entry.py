@@ -4,12 +4,24 @@ Before anything heavy is imported, which takes seconds on a busy machine, there 
 there is nothing to be tidied up yet. The other one of `bisect_cfg.interrupts` takes over from it.
 """
 
-from bisect_cfg.interrupts import end, install
+import _signal  # built in, where `signal` has yet to be imported
+
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # silent until there is a handler of ours
 
 
 def main() -> None:
     """Entry point of the command."""
-    install(end)
-    from bisect_cfg.cli import main as command
+    from bisect_cfg import interrupts
 
-    command()
+    interrupts.install(interrupts.end)
+    from bisect_cfg import crash
+
+    crash.run(_command)
+
+
+def _command() -> int:
+    from bisect_cfg import cli, interrupts
+
+    interrupts.install()
+    return cli.run()

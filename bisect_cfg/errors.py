@@ -32,8 +32,8 @@ class InputError(Exception):
 
 
 def flag_of(option: str) -> str:
-    """An option of a bisection, as it is called in Python, as one types it: ``pins`` -> ``--pin``."""
-    return "--" + {"excluded": "except", "pins": "pin"}.get(option, option).replace("_", "-")
+    """An option of a bisection, as it is called in Python, as one types it: ``max_trials`` -> ``--max-trials``."""
+    return "--" + option.replace("_", "-")
 
 
 class NeverConfigured(InputError):

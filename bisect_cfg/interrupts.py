@@ -51,6 +51,13 @@ def install(handler: Callable[[int, FrameType | None], None] | None = None) -> N
             signal.signal(number, handler or _interrupt)
 
 
+def let_end() -> None:
+    """All is done, or was told: from here on these signals end the process silently, as its interpreter ends."""
+    for number in SIGNALS:
+        if signal.getsignal(number) in (_interrupt, end):
+            signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def obeyed() -> Iterator[None]:
     """While it lasts, Ctrl-C ends what runs as soon as the database has returned: in a notebook, or a caller's script.

@@ -5,7 +5,6 @@ python docs/options.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -17,20 +16,14 @@ BEGIN, END = "<!-- options: written by docs/options.py -->", "<!-- end of option
 
 
 def table(command: click.Command) -> str:
-    """The options of a command as a table, each section of its help under its title."""
-    context = click.Context(command, info_name=command.name)
-    sections: dict[str, list[str]] = {}
-    for option in command.params:
-        record = option.get_help_record(context) if isinstance(option, click.Option) else None
-        if record is not None and option.name not in ("help", "help_all"):
-            title = getattr(option, "section", "Options")
-            sections.setdefault(title, []).append(f"| `{_cell(record[0])}` | {_cell(' '.join(record[1].split()))} |")
-    return "\n\n".join("\n".join(lines) for lines in _sections(sections)) or "None but `--help`."
-
-
-def _sections(sections: dict[str, list[str]]) -> Iterator[list[str]]:
-    for title, rows in sections.items():
-        yield [f"**{title}**", "", "| | |", "|---|---|", *rows]
+    """The options of a command as a table, each topic of its help under its title."""
+    tables = []
+    for topic, records in command.topics(click.Context(command, info_name=command.name)).items():
+        rows = [f"| `{_cell(flag)}` | {_cell(' '.join(said.split()))} |" for flag, said in records]
+        rows = [row for row in rows if "--help" not in row]
+        if rows:
+            tables.append("\n".join([f"**{topic}**", "", "| | |", "|---|---|", *rows]))
+    return "\n\n".join(tables) or "None but `--help`."
 
 
 def _cell(text: str) -> str:

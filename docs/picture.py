@@ -22,9 +22,9 @@ from rich.console import Console
 
 from bisect_cfg.api import run
 from bisect_cfg.common.failures.health import Row
+from bisect_cfg.options import Options
 from bisect_cfg.reports.console import console
 from bisect_cfg.reports.live import View
-from bisect_cfg.study.options import Options
 
 DOCS = Path(__file__).resolve().parent
 COLUMNS = 100
@@ -72,7 +72,7 @@ def main() -> None:
         options = Options(good=(given.good.name,) if given.good else ())
         whole.print(f"$ {title}{f' --good {given.good.name}' if given.good else ''}")
         with Photographed(whole, live) as view:
-            run(given.script.name, (), None, options, view)
+            run(given.script.name, (), options, view)
     for name, picture in (("run", whole), ("live", live)):
         picture.print()  # the last line would be cut
         text = picture.export_svg(title=title, code_format=NO_FONTS, unique_id=name)

@@ -44,8 +44,9 @@ FLOORS = (
     {"runner", "rewrite"},
     {"recommend", "remedy", "doctor"},
     {"reports", "report", "engines"},
+    {"options"},
     {"study"},
-    {"api", "cli", "checks", "entry", "__init__", "__main__"},
+    {"api", "cli", "entry", "__init__", "__main__"},
 )
 """The rooms of the package, lowest first: none imports one that lies higher, nor, from the search up to the story, one
 beside it."""

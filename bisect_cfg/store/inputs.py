@@ -38,7 +38,7 @@ SETTLING_SECONDS = (0.1, 0.4)
 
 GOOD_FILE = "good file"
 
-GOOD_SIDE = {GOOD_FILE, "good", "only", "except", "failure", "steps"}
+GOOD_SIDE = {GOOD_FILE, "good", "only", "exclude", "failure", "steps"}
 """What may still change while there is no trial but the first run: it may have been mistyped, and nothing rests on it
 yet."""
 

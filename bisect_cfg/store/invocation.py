@@ -22,7 +22,7 @@ def write_command(folder: Path, command: JsonObject) -> None:
 
     Args:
         folder: of the study.
-        command: "target", "arguments", "python", "folder" (where it was asked), "options", and "lines": see `lines_of`.
+        command: "target", "arguments", "folder" (where it was asked), "options", and "lines": see `lines_of`.
     """
     made = {**json.loads(json.dumps(command, default=str)), "made": folder.stat().st_ino}
     write_json(folder / "command.json", made)
@@ -68,7 +68,7 @@ def read_command(folder: Path) -> JsonObject:
     try:
         (folder / "result.json").stat()
         command = json.loads((folder / "command.json").read_text())
-        known = ("target", "arguments", "python", "folder", "options")
+        known = ("target", "arguments", "folder", "options")
         return {**{name: command[name] for name in known}, "made": command.get("made")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass

@@ -13,7 +13,8 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Unpack
 
 import optuna
 from optuna.trial import FrozenTrial
@@ -28,6 +29,7 @@ from bisect_cfg.common.configuration import (
     Purpose,
     Status,
     Subset,
+    check_value,
     configuration_of,
     difference,
     equal,
@@ -38,6 +40,7 @@ from bisect_cfg.common.parameters.odds import odds_of
 from bisect_cfg.engines.engine import Engine
 from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.engines.simulated import SimulatedEngine
+from bisect_cfg.options import OF_BISECTIONS, BisectionOptions, check_named, checked, is_runner, with_options
 from bisect_cfg.probe import redact
 from bisect_cfg.reports.events import (
     BisectionEvent,
@@ -58,7 +61,6 @@ from bisect_cfg.store.interface import Runner, TrialRequest, TrialResult
 from bisect_cfg.store.rows import rows_of
 from bisect_cfg.store.sampler import BisectionSampler, Classify, SearchTrials
 from bisect_cfg.store.store import Store, Void
-from bisect_cfg.study.arguments import check, is_runner
 from bisect_cfg.study.ask import REASON, asked_run, check_valid
 from bisect_cfg.study.conclude import cause_of, report_of
 from bisect_cfg.study.loop import Action, Limits, run_loop
@@ -94,30 +96,7 @@ class Bisection:
         seed: reserved for decisions at random; there are none, equal records give equal questions.
         max_trials: stop after this many runs, with what is known by then.
         jobs: trials to run at once.
-        first: stop at the first proven cause.
-        confidence: probability the answer must reach, whether the failure always shows or comes and goes.
-        prior: "risk" (odds by name), "flat", or name -> odds from 1e-6 to 1e6 (1 is ordinary, as are missing names).
-        confirm: how often each claim of the answer (the cause fails, it passes without each one parameter, the
-            correction passes) must have been observed itself. None, the default: once, and again as often as the
-            failure rate leaves doubt. A number: so often, and up to a confidence of .95 the answer rests on 19 failures
-            in 20 being deterministic, which it says.
-        loss: what resetting each factor gives up, name -> weight (1 if missing); corrections that give up less
-            are tried and named first.
-        work: what each factor's bad value is expected to multiply a trial's duration by, name -> ratio (1 if missing);
-            trials that cost less for what they tell are asked first, also by the times seen.
-        is_failure: whether a failing result is the failure under study; None: same signature as the bad
-            configuration's. Any other failure is UNRESOLVED.
-        on_event: called with `Resumed`, `TrialStarted`, `TrialFinished`, `CauseFound`, `Concluded`, from the
-            thread that called `run`.
-        max_seconds: start no trial after this long.
-        timeout: seconds until a function in a child counts as hanging.
-        deterministic: whether the function is known to do the same in each run of one configuration, so that a failure
-            which shows once shows always. Its `TrialResult.intermediate` values tell that, too.
-        identity: what else tells this study from others, name -> value that JSON can hold. It is kept with the study
-            and compared: trials of something else are no evidence. None: the code of the function.
-        progress: whether `run` shows what goes on in a notebook; None: unless `on_event` does. Elsewhere it prints
-            nothing.
-        limits: in place of `max_trials` and `max_seconds`, with what they are called where they were set.
+        **options: listed below.
 
     Raises:
         TypeError: an argument is none of the kind that it should be.
@@ -137,52 +116,43 @@ class Bisection:
         seed: int = 0,
         max_trials: int | None = None,
         jobs: int = 1,
-        *,
-        first: bool = False,
-        confidence: float = 0.95,
-        prior: str | Mapping[str, float] = "risk",
-        confirm: int | None = None,
-        loss: Mapping[str, float] | None = None,
-        work: Mapping[str, float] | None = None,
-        is_failure: Callable[[TrialResult], bool] | None = None,
-        on_event: Callable[[BisectionEvent], None] | None = None,
-        max_seconds: float | None = None,
-        timeout: float | None = None,
-        deterministic: bool = False,
-        identity: JsonObject | None = None,
-        limits: Limits | None = None,
-        progress: bool | None = None,
+        **options: Unpack[BisectionOptions],
     ) -> None:
-        check(
-            good=good, bad=bad, trial=trial, is_valid=is_valid, storage=storage, study_name=study_name,
-            max_trials=max_trials, jobs=jobs, confidence=confidence, prior=prior, confirm=confirm, loss=loss, work=work,
-            is_failure=is_failure, on_event=on_event, max_seconds=max_seconds, timeout=timeout, identity=identity,
+        check_named(
+            good=good, bad=bad, trial=trial, is_valid=is_valid, isolation=isolation, storage=storage,
+            study_name=study_name, max_trials=max_trials, jobs=jobs,
         )  # fmt: skip
+        given = SimpleNamespace(**checked(OF_BISECTIONS, options, "Bisection"))
         self.good, self.bad, self.seed = dict(good), dict(bad), seed
+        for side, configuration in (("good", self.good), ("bad", self.bad)):
+            for name, value in configuration.items():
+                check_value(f"{name} in {side}", value)
         self.factors = difference(self.good, self.bad)
         taken = sorted(RECORDED.intersection(factor.name for factor in self.factors))
         if taken:
             raise ValueError(f"{taken[0]} is a column of the table of trials: call the setting something else")
         runs = is_runner(trial)
-        runner: Runner = trial if runs else FunctionRunner(trial, is_valid, isolation, timeout, deterministic)  # type: ignore
-        self._runner = runner
+        how = (is_valid, isolation, given.timeout, given.deterministic)
+        self._runner = runner = trial if runs else FunctionRunner(trial, *how)
         self._validity = _Buildable(self.factors, self.good, self.bad, runner)
         names = tuple(factor.name for factor in self.factors)
+        loss, work = given.loss or {}, given.work or {}
         problem = Problem(
-            names, self._validity, odds_of(names, prior), first=first, confidence=confidence, confirm=confirm,
-            jobs=jobs, loss=tuple(float((loss or {}).get(name, 1.0)) for name in names),
-            work=tuple(math.log((work or {}).get(name, 1.0)) for name in names) if work else (),
+            names, self._validity, odds_of(names, given.prior), first=given.first, confidence=given.confidence,
+            confirm=given.confirm, jobs=int(jobs), loss=tuple(float(loss.get(name, 1.0)) for name in names),
+            work=tuple(math.log(work.get(name, 1.0)) for name in names) if work else (),
         )  # fmt: skip
-        if identity is None and not runs:
-            identity = identity_of(trial)
-        self._store = _opened(storage, study_name, self.factors, identity, loss)
-        self._trials = SearchTrials(self._store, problem, getattr(runner, "classify", None) or _verdict(is_failure))
+        identity = identity_of(trial) if given.identity is None and not runs else given.identity
+        self._store = _opened(storage, study_name, self.factors, identity, given.loss)
+        self._trials = SearchTrials(
+            self._store, problem, getattr(runner, "classify", None) or _verdict(given.is_failure)
+        )
         self._store.study.sampler = BisectionSampler(self._trials)
-        self._on_event = on_event
+        self._on_event = given.on_event
         self._view: NotebookView | None = None
-        self._progress = on_event is None if progress is None else progress
+        self._progress = given.on_event is None if given.progress is None else given.progress
         self._isolation = _Isolation(self._trials, runner, self.good, self.bad, self._tell)
-        self._max_trials, self._max_seconds, self._limits = max_trials, max_seconds, limits
+        self._max_trials, self._max_seconds, self._limits = max_trials, given.max_seconds, given.limits
 
     @property
     def study(self) -> optuna.Study:
@@ -379,6 +349,9 @@ class Bisection:
             if reason is not None:
                 return Conclusion(status, notes=(f"The {side} configuration is not valid: {reason}.",))
         return None
+
+
+with_options(Bisection, OF_BISECTIONS)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from bisect_cfg.common.configuration import Outcome, Purpose, Status
 from bisect_cfg.errors import InputError
+from bisect_cfg.options import Options
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import tail_of_log
@@ -18,7 +19,6 @@ from bisect_cfg.runner.trials import horizon_for
 from bisect_cfg.runner.verdict import CANNOT_RUN, SKIPPED
 from bisect_cfg.store.inputs import changed_files
 from bisect_cfg.study.environments import both_environments, not_rebuilt
-from bisect_cfg.study.options import Options
 from bisect_cfg.study.reproduce import FIRST, FIRST_STEPS, LINES_SHOWN, study_failure
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.command import CommandTarget, find_target
@@ -59,7 +59,7 @@ def as_command(script: Script, options: Options, run: Run) -> CommandTarget | No
     if script.notebook is not None or (trains and not varies):
         return None
     known = varies and script.launcher != PROGRAM  # which Python a shell runs, only the user can say
-    given = options.given(script.python if known else None)
+    given = replace(options.given(), python=script.python if known else None)
     try:
         return find_target(script.command, given, None if trains else run.traces.events.rows)
     except InputError:

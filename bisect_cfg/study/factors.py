@@ -58,7 +58,7 @@ def find_factors(study: Study) -> Status | None:
         good=study.good_side,
         pins=study.pins,
         only=options.only,
-        excluded=options.excluded,
+        excluded=options.exclude,
         installed=study.installed if packages_named else None,
         launcher=study.target.launcher,
         relaunched=launched is not None and study.target.launcher != PROGRAM,
@@ -87,7 +87,7 @@ def _launched(study: Study, capture: Capture) -> FirstLaunch | None:
     if script.launch is not None and capture.started:
         launched = launched_in(study.answer.bad_run.traces, script.arguments)
     levels = launcher_levels(script.launcher, capture.args.world_size, capture.args.devices, capture.asked)
-    free = LAUNCHER not in (*study.pins, *options.excluded) and (not options.only or LAUNCHER in options.only)
+    free = LAUNCHER not in (*study.pins, *options.exclude) and (not options.only or LAUNCHER in options.only)
     by_accelerate = free and levels is not None and good.get(LAUNCHER, levels[0]) == ACCELERATE
     if by_accelerate and launched is None and not capture.started:
         launched = FirstLaunch(tuple(script.command), given_to_each(capture.args.devices), 1)
@@ -101,7 +101,7 @@ def _accelerate(study: Study, capture: Capture) -> Accelerate:
     """accelerate, asked where it has a part in the launch or a setting of it is named."""
     launch, options = study.target.launch, study.options
     flags = launch.flags if launch is not None and launch.kind == "accelerate" else ()
-    names = (*study.good_side, *study.pins, *options.only, *options.excluded)
+    names = (*study.good_side, *study.pins, *options.only, *options.exclude)
     named = any(name.startswith("launch.") and name not in Accelerate().types for name in names)
     if flags or named or any(name.startswith(("ACCELERATE_", "FSDP_")) for name in capture.given):
         return ask_accelerate(study.target.python, flags)

@@ -55,7 +55,7 @@ def _bisection(study: Study) -> Bisection:
     """The bisection of the settings, with all that was run before it, and what its trials have shown."""
     options, settings, answer = study.options, study.settings, study.answer
     failure = answer.bad_run.shown.signature
-    odds = odds_of(list(settings.bad), options.prior, failure.kind, _said_of(answer.bad_run))
+    odds = odds_of(list(settings.bad), "risk", failure.kind, _said_of(answer.bad_run))
     factors = {factor.name: [factor.good, factor.bad] for factor in settings.varied}
     try:
         bisection = Bisection(
@@ -67,7 +67,7 @@ def _bisection(study: Study) -> Bisection:
             jobs=options.jobs,
             first=options.first,
             confidence=options.confidence,
-            prior=dict(zip(settings.bad, odds, strict=True)) if odds else options.prior,
+            prior=dict(zip(settings.bad, odds, strict=True)) if odds else "risk",
             confirm=options.confirm,
             loss={name: weight(name, options.keep) for name in settings.bad},
             work=settings.work_of_each(),

@@ -17,6 +17,7 @@ from bisect_cfg.common.configuration import Status
 from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.errors import InputsChanged, NeverConfigured
+from bisect_cfg.options import Options
 from bisect_cfg.probe import machine
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
@@ -35,7 +36,6 @@ from bisect_cfg.study.isolate import ask, isolate
 from bisect_cfg.study.known import known_failure
 from bisect_cfg.study.locate import locate
 from bisect_cfg.study.loop import Spent
-from bisect_cfg.study.options import Options
 from bisect_cfg.study.origin import begin_at_checkpoint, find_baselines, remove_checkpoints, say_what_stays
 from bisect_cfg.study.prove import prove
 from bisect_cfg.study.recommend import recommend
@@ -192,7 +192,7 @@ def _begin(study: Study) -> None:
         study.note(note)
     path = study.options.good_packages
     levels = {} if path is None else read_packages(path, study.installed)
-    study.pins = parse_pins(study.options.pins)
+    study.pins = parse_pins(study.options.pin)
     study.good = {f"{PACKAGE}{name}": level for name, level in levels.items()}
     study.good |= read_good(study.options.good, target.good_file)
     study.baselines = Baselines(study)

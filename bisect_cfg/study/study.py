@@ -11,6 +11,7 @@ from typing import Any
 
 from bisect_cfg.common.configuration import Outcome, Purpose, Status, Value
 from bisect_cfg.common.types import Fingerprint
+from bisect_cfg.options import Options
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
@@ -25,7 +26,6 @@ from bisect_cfg.store.state import State
 from bisect_cfg.store.store import Store, Void
 from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.loop import Limits, Spent
-from bisect_cfg.study.options import Options
 from bisect_cfg.study.told_in_log import steps_reached
 from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
@@ -124,7 +124,7 @@ class Study:
         """What this pass may take."""
         limit = self.options.max_seconds
         deadline = None if limit is None else self.started + limit
-        return Limits(self.options.max_trials, deadline, self.options.flags)
+        return Limits(self.options.max_trials, deadline, flags=True)
 
     # -------------------------------------------------------------------------------------------------------- runs
 

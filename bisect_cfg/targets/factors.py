@@ -263,13 +263,13 @@ class Comparison:
         return DEFAULT if same or source.kind in OWN or has_tag(good) else good
 
     def _left_out(self, known: Sequence[str]) -> dict[str, str]:
-        """What --only and --except leave out, with the reason."""
+        """What --only and --exclude leave out, with the reason."""
         for option, name in naming_nothing(known, self.only, self.excluded):
             if name not in self.capture.accelerate.types:  # those are of another launch of the same script
                 check_name(name, [*known, *self.capture.args.types], option, known)
         left = left_out(known, self.only, self.excluded)
         if known and len(left) == len(known):
-            given = [option for option, names in (("--only", self.only), ("--except", self.excluded)) if names]
+            given = [option for option, names in (("--only", self.only), ("--exclude", self.excluded)) if names]
             raise InputError(
                 f"{' and '.join(given)} leave{'s' if len(given) == 1 else ''} nothing to vary: {', '.join(known)} "
                 f"{'differs' if len(known) == 1 else 'differ'} from the good configuration.",

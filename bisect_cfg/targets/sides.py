@@ -249,7 +249,7 @@ def compare(levels: Levels, given: Given, packages: Mapping[str, str | None]) ->
     left = left_out(known, given.only, given.excluded)
     varied = tuple(factor for factor in factors if factor.name not in left)
     if not varied:
-        what = "--only and --except leave nothing to vary" if left else "The good and the bad side do not differ"
+        what = "--only and --exclude leave nothing to vary" if left else "The good and the bad side do not differ"
         raise InputError(
             f"{what}.", "Give the values that fail with --bad or in the command, those that work with --good."
         )

@@ -61,9 +61,9 @@ def check_name(name: str, known: Iterable[str], where: str, preferred: Sequence[
 
 
 def left_out(known: Sequence[str], only: Sequence[str], excluded: Sequence[str]) -> dict[str, str]:
-    """What --only and --except leave out of the names that differ: name -> why it is not varied. Whoever names a group
+    """What --only and --exclude leave out of the names that differ: name -> why it is not varied. Whoever names a group
     (`model_init_kwargs`) names all that is in it."""
-    left = {name: "--except names it" for name in known if _within(name, excluded)}
+    left = {name: "--exclude names it" for name in known if _within(name, excluded)}
     return left | {
         name: "it is not among those that --only names" for name in known if only and not _within(name, only)
     }
@@ -71,7 +71,7 @@ def left_out(known: Sequence[str], only: Sequence[str], excluded: Sequence[str])
 
 def naming_nothing(known: Sequence[str], only: Sequence[str], excluded: Sequence[str]) -> list[tuple[str, str]]:
     """What these options name and none of the known is or lies within: option and name."""
-    given = [("--only", name) for name in only] + [("--except", name) for name in excluded]
+    given = [("--only", name) for name in only] + [("--exclude", name) for name in excluded]
     return [(option, name) for option, name in given if not any(_within(other, [name]) for other in known)]
 
 

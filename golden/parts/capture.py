@@ -24,11 +24,12 @@ from types import SimpleNamespace
 
 import yaml
 
-from bisect_cfg.api import _found as found_target
+from bisect_cfg.api import found_target
 from bisect_cfg.common.configuration import Purpose
 from bisect_cfg.common.json_files import strict
 from bisect_cfg.common.name import Name
 from bisect_cfg.errors import InputError
+from bisect_cfg.options import Options
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.fork_server import Starts
 from bisect_cfg.runner.plan import Plan, StopRule
@@ -37,7 +38,6 @@ from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.study.factors import find_factors
-from bisect_cfg.study.options import Options
 from bisect_cfg.study.reproduce import FIRST_PATIENCE
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.captured import read_capture
@@ -47,7 +47,7 @@ from bisect_cfg.targets.script import find_script
 
 REPO = Path(__file__).parent.parent.parent
 SCRIPTS = REPO / "golden" / "data" / "scripts"
-GIVEN = ("good", "bad", "pins", "only", "excluded")
+GIVEN = ("good", "bad", "pin", "only", "exclude")
 AT_ONCE = 2
 
 
@@ -104,7 +104,7 @@ def captured(words: list[str], options: Options, folder: Path, made: str) -> dic
     Raises:
         InputError: as the user would be told.
     """
-    target = found_target(words[0], words[1:], None, options)
+    target = found_target(words[0], words[1:], options)
     if isinstance(target, CommandTarget):
         sides = target.sides
         factors = [{"name": one.name, "good": one.good, "bad": one.bad} for one in sides.varied]
@@ -114,7 +114,7 @@ def captured(words: list[str], options: Options, folder: Path, made: str) -> dic
     target = target.written_in(folder)
     runner = Trials(ScriptSite(target, folder))
     try:
-        pins = parse_pins(options.pins)
+        pins = parse_pins(options.pin)
         overrides = {Name.of(name).full: value for name, value in pins.items()}
         once = Plan(0, {}, 1, Purpose.BAD_BASELINE, COLD, StopRule.DEATH, overrides=overrides, patience=FIRST_PATIENCE)
         run = runner.train(once)

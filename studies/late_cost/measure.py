@@ -74,7 +74,7 @@ def bisected(steps: int, folder: Path, *options: str) -> Bisected:
     """Bisect the study whose weights are let loose at a step."""
     command = [sys.executable, "-m", "bisect_cfg", "bisect", "--plain", "--study", str(folder), "--until-failure"]
     command += ["--no-recommend", "--no-where", "--prove", "from-checkpoint", *options]
-    command += ["--except", "script.all_from"]  # it says when the failure comes, and without it there is none
+    command += ["--exclude", "script.all_from"]  # it says when the failure comes, and without it there is none
     command += [str(STUDY), "--", "--all_from", str(steps)]
     begun = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True)

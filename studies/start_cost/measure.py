@@ -23,6 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bisect_cfg.common.configuration import Purpose
+from bisect_cfg.options import Options
 from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.events import TrialFinished
 from bisect_cfg.reports.listener import Listener
@@ -32,7 +33,6 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.starts import STARTS
 from bisect_cfg.runner.trials import Trials
-from bisect_cfg.study.options import Options
 from bisect_cfg.study.story import bisect
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.script import Script, find_script

@@ -309,7 +309,7 @@ def _kind(dice: random.Random, case: Case, pool: list[str]) -> None:
         others = [name for name in case.bad if dice.random() < 0.3] or [pool.pop()]
         if dice.random() < 0.5:
             case.fixed = others
-            case.options += [word for name in others for word in ("--except", name)]
+            case.options += [word for name in others for word in ("--exclude", name)]
         else:
             case.fixed = [name for name in case.bad if name not in others]
             case.options += [word for name in others for word in ("--only", name)]

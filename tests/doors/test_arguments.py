@@ -46,8 +46,9 @@ def never(configuration: dict) -> bool:
 
 @table("name, value, error, words", [
     *((name, value, TypeError, f"{name} must be a dict") for name in ("good", "bad") for value in ([1], "bf16", None)),
-    *((name, 3, TypeError, f"{name} must be a dict") for name in ("prior", "loss", "work", "identity")),
-    *((name, {1: 2}, TypeError, f"{name} must have strings as names, not 1") for name in ("good", "loss", "identity")),
+    ("identity", 3, TypeError, "identity must be a dict"),
+    *((name, 3, ValueError, f"{name} must be .*a dict") for name in ("prior", "loss", "work")),
+    *((name, {1: 2}, TypeError, f"{name} must be a dict") for name in ("good", "identity")),
     *((name, 3, TypeError, f"{name} must be a function") for name in ("trial", "is_valid", "is_failure", "on_event")),
     ("trial", None, TypeError, "trial must be a function"), ("jobs", None, ValueError, "jobs must be"),
     *((name, value, ValueError, f"{name} must be a whole number") for name in ("max_trials", "jobs", "confirm")
@@ -55,12 +56,12 @@ def never(configuration: dict) -> bool:
     *((name, value, ValueError, f"{name} must be a finite number") for name in ("timeout", "max_seconds", "confidence")
       for value in (NAN, INF, -1, 1e300, 10**400, True, "3", np.array([1, 2]))),
     ("timeout", 0, ValueError, "above 0"), ("confidence", 1, ValueError, "up to 0.9999"),
-    *((name, {"lr": value}, ValueError, f"{name} of lr must be a finite number") for name in ("prior", "loss", "work")
+    *((name, {"lr": value}, ValueError, f"{name} must be .* numbers") for name in ("prior", "loss", "work")
       for value in (NAN, INF, -1, 10**400, True, "3", None, np.array([1, 2]))),
     *(("prior", {"lr": value}, ValueError, "from 1e-06 up to 1e.06") for value in (1e308, 1e-308, 0)),
     ("work", {"lr": 0}, ValueError, "above 0"), ("prior", "risky", ValueError, "prior must be 'risk'"),
     *(("storage", value, TypeError, "storage must be an Optuna storage") for value in (3, NUL, "sqlite:///a\0b")),
-    ("study_name", 3, TypeError, "study_name must be a string"), ("isolation", "thread", ValueError, "isolation"),
+    ("study_name", 3, TypeError, "study_name must be a text"), ("isolation", "thread", ValueError, "isolation"),
     *(("bad", {name: 1}, ValueError, f"{name} is a column") for name in ("seconds", "outcome")),
 ])  # fmt: skip
 def test_arguments_are_checked_before_anything_runs(tmp_path, monkeypatch, name, value, error, words) -> None:
@@ -129,15 +130,15 @@ def test_what_is_added_is_what_a_trial_may_return(failed) -> None:
 
 
 @table("arguments, options, words", [
-    ((NUL,), {}, "The command"), (("train.py", [NUL]), {}, "The command"),
-    ((), {"command": ["sort", "{flags}", NUL], "good": GOOD, "bad": BAD}, "The command"),
-    *((("train.py",), {name: NUL}, f"--{name.replace('_', '-')}")
+    ((NUL,), {}, "The command holds a NUL"), (("train.py", [NUL]), {}, "The command holds a NUL"),
+    ((), {"command": ["sort", "{flags}", NUL], "good": GOOD, "bad": BAD}, "The command holds a NUL"),
+    *((("train.py",), {name: NUL}, f"{name} must be .*, not 'a.x00b'")
       for name in ("study", "python", "good_packages", "from_checkpoint", "log", "env_cache", "storage", "failure")),
 ])  # fmt: skip
 def test_nul_in_paths_and_words(tmp_path, monkeypatch, arguments, options, words) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("raise SystemExit('it ran')\n")
-    with pytest.raises(InputError, match=f"{words}: 'a.x00b' holds a NUL character"):
+    with pytest.raises(InputError, match=words):
         bisect_cfg.bisect(*arguments, **options)
     assert os.listdir(tmp_path) == ["train.py"]
 

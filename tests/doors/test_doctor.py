@@ -132,10 +132,6 @@ def test_environments_of_the_reports(tool, path):
     assert "Do: " in text and "https://" in text and "GPU probes skipped: the environment is another machine's" in text
 
 
-def test_there_are_five_of_them():
-    assert len(REPORTS) == 5
-
-
 def test_what_it_prints_it_can_read(tool):
     first = tool("doctor", "--json")
     (tool.folder / "a.json").write_text(first.out)
@@ -173,42 +169,6 @@ def test_rules_see_what_the_script_sets(tool):
     assert said.status == 1
     assert said.out.index("PROBLEM  The generation batch") < said.out.index("WARNING  Gradient clipping is off")
     assert said.out.rstrip().startswith("Python") and "2 findings" in said.out
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ("dict(num_generations=1)", ["The library refuses this configuration", "must be at least 2"]),
-        ("dict(warmup_ratio=0.1)", ["dies before it trains", "unexpected keyword", "a warmup_steps below 1"]),
-        ("1/0", ["dies before it trains", "ZeroDivisionError", "Its last lines"]),
-        ("__import__('os').kill(__import__('os').getpid(), 8)", ["never comes to its training", "SIGFPE"]),
-    ],
-)
-def test_a_script_that_never_gets_there(tool, settings, said):
-    script(tool.folder, settings)
-    found = tool("doctor", "train.py")
-    assert found.status == 1, found.all
-    for words in said:
-        assert words in " ".join(found.out.split()), found.out
-    tool.assert_nothing_left()
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("absent.py",), "There is no script absent.py"),
-        (("no-such-launcher", "train.py"), "neither a script nor a command"),
-        (("empty.py",), "without ever building a training config"),
-        (("--fingerprint", "empty.py"), "cannot be read"),
-        (("--fingerprint", "list.json"), "holds no environment"),
-        (("--python", "no-such-python"), "could not be asked"),
-    ],
-)
-def test_wrong_usage(tool, words, said):
-    (tool.folder / "empty.py").write_text("")
-    (tool.folder / "list.json").write_text("[]")
-    found = tool("doctor", *words)
-    assert found.status == 2 and said in found.err and "Traceback" not in found.err
 
 
 def test_another_interpreter(tool):

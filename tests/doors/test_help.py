@@ -13,7 +13,8 @@ import pexpect
 import pytest
 from click.testing import CliRunner
 
-from bisect_cfg.cli import BISECT_MOST_WANTED, EXAMPLES, bisect, cli, recommend
+from bisect_cfg.cli import EXAMPLES, bisect, cli, recommend
+from bisect_cfg.options import EVERYDAY, OPTIONS, OUTPUT
 
 COMMANDS = list(cli.commands.values())
 SHELL_SECONDS = 60
@@ -30,26 +31,23 @@ def listed(text: str) -> list[str]:
     return re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)
 
 
-def visible(command: click.Command) -> list[click.Option]:
-    return [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
-
-
-@pytest.mark.parametrize("command", [bisect, recommend], ids=lambda command: command.name)
-def test_every_option_is_listed_once_under_a_title(command):
-    everything = shown(command, "--help-all" if command is bisect else "--help")
-    names = [next(name for name in one.opts if name.startswith("--")) for one in visible(command)]
-    assert sorted(listed(everything)) == sorted([*names, "--help"])
-    assert "Safe values:" in everything and "Output:" in everything and "TARGET\n" not in everything
-    assert "--level" not in everything and {"--level", "--start"} <= {
-        name for one in bisect.params for name in one.opts
-    }
+def test_the_options_of_every_day_come_first_and_each_is_listed_once():
+    said = shown(bisect, "--help")
+    assert sorted(listed(said)) == sorted([*(row.flag for row in {**OPTIONS, **OUTPUT}.values()), "--help"])
+    topics = re.findall(r"^(\S[^:]+):$", said, re.MULTILINE)
+    assert topics[:3] == ["Examples", "Everyday options", "What is compared"]
+    first = said.partition("Everyday options:")[2].partition("What is compared:")[0]
+    assert {name.removeprefix("--no-").strip("-").replace("-", "_") for name in listed(first)} == set(EVERYDAY)
 
 
 def test_the_help_is_short_and_says_how_to_see_the_rest():
-    assert {one.name for one in visible(bisect)} >= set(BISECT_MOST_WANTED)
-    short = shown(bisect, "--help")
-    assert len(listed(short)) == len(BISECT_MOST_WANTED) + 2 and {"--help-all", "--help"} <= set(listed(short))
-    assert len(short.splitlines()) <= 50
+    short = shown(cli, "--help")
+    assert len(short.splitlines()) <= 32 and "--help-all" in short
+    everything = shown(cli, "--help-all")
+    for command in COMMANDS:
+        assert f" {command.name} [OPTIONS]" in everything
+        assert set(listed(shown(command, "--help"))) <= set(listed(everything))
+    assert "--ratio" not in shown(recommend, "--help") and "default" not in shown(recommend, "--help")
 
 
 @pytest.mark.parametrize("width", [80, 110])
@@ -94,8 +92,8 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> pexpect.spawn:
     ("begun", "completed"),
     [
         ("bisect-cfg rec", "bisect-cfg recommend "),
-        ("bisect-cfg bisect --pri", "bisect-cfg bisect --prior "),
-        ("bisect-cfg bisect --prior f", "bisect-cfg bisect --prior flat "),
+        ("bisect-cfg bisect --exc", "bisect-cfg bisect --exclude "),
+        ("bisect-cfg bisect --start im", "bisect-cfg bisect --start imports "),
         ("bisect-cfg bisect --only learning_r", "bisect-cfg bisect --only learning_rate "),
         ("bisect-cfg bisect trai", "bisect-cfg bisect train_it.py "),
         ("bisect-cfg report ", "bisect-cfg report bisect-cfg-studies/mine "),

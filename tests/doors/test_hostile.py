@@ -70,9 +70,9 @@ def shell(tool: Tool, command: str, **options: object):
     (["--pin", "beta=1", "--pin", "args.beta=2"], "beta twice"),
     (["--storage", "redis://localhost"], "redis://localhost"), (["--storage", "nonsense://x"], "nonsense://x"),
     (["--storage", "sqlite:////no/such/folder/x.db"], "unable to open"), (["--storage", "x"], "The storage x"),
-    (["--failure", "a{99999999999999}"], "--failure"), (["--devices", "a,b"], "--devices: 'a' is not a CUDA device"),
+    (["--failure", "a{99999999999999}"], "--failure"), (["--devices", "a,b"], "--devices must be CUDA devices"),
     (["--devices", "0,-1"], "'-1'"), (["--devices", "GPU"], "'GPU'"),
-    (["--only", "bf16", "--except", "args.bf16"], "--only and --except both name bf16"),
+    (["--only", "bf16", "--exclude", "args.bf16"], "--only and --exclude both name bf16"),
 ])  # fmt: skip
 def test_before_the_first_run(tool, options, words):
     write(tool.folder)
@@ -105,8 +105,8 @@ def test_names_with_and_without_args(tool):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    (["--except", "bf16", "--except", "learning_rate"], "--except leaves nothing to vary"),
-    (["--only", "model_init_kwargs.a", "--except", "model_init_kwargs"], "--only and --except leave nothing to vary"),
+    (["--exclude", "bf16", "--exclude", "learning_rate"], "--exclude leaves nothing to vary"),
+    (["--only", "model_init_kwargs.a", "--exclude", "model_init_kwargs"], "--only and --exclude leave nothing to vary"),
 ])  # fmt: skip
 def test_options_that_leave_nothing_to_vary(tool, options, words):
     write(
@@ -117,7 +117,7 @@ def test_options_that_leave_nothing_to_vary(tool, options, words):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    (["--only", "args.bf61"], "Did you mean bf16?"), (["--except", "bf61"], "Did you mean bf16?"),
+    (["--only", "args.bf61"], "Did you mean bf16?"), (["--exclude", "bf61"], "Did you mean bf16?"),
     (["--keep", "bf61"], "Did you mean bf16?"), (["--keep", "lr"], "learning_rate"),
     (["--pin", "bf61=true"], "Did you mean bf16?"),
 ])  # fmt: skip
@@ -286,6 +286,20 @@ def test_ctrl_c_while_it_is_still_importing(fresh_tool, module, text, arguments,
     fresh_tool.assert_nothing_left()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "when",
+    [
+        "import bisect_cfg.entry; {}; bisect_cfg.entry.main()",
+        "import atexit; atexit.register(lambda: {}); import bisect_cfg.entry as e; e.main()",
+    ],
+)
+def test_a_signal_before_there_is_a_handler_or_while_the_interpreter_ends(tool, when, number):
+    code = f"import os, sys; sys.argv[1:] = ['--version']; {when.format(f'os.kill(os.getpid(), {int(number)})')}"
+    done = subprocess.run([sys.executable, "-c", code], env=tool.environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-number, "")  # for which a shell has 130 or 143
+
+
 def test_a_fault_of_ours_has_its_own_status_and_a_file(fresh_tool):
     """Broken on purpose: whatever escapes is told in two lines."""
     (fresh_tool.folder / "sitecustomize.py").write_text(
@@ -424,7 +438,7 @@ def test_values_from_python_are_taken_as_they_are(tool):
         import json, bisect_cfg
         report = bisect_cfg.bisect(
             "train.py", study="s", good={"bf16": None, "lr_scheduler_type": "1e-3", "temperature": 1.5},
-            pins={"model_init_kwargs": {"a": None, "b": "None"}}, confirm=1, recommend=False, where=False,
+            pin={"model_init_kwargs": {"a": None, "b": "None"}}, confirm=1, recommend=False, where=False,
         )
         print(json.dumps(report.rows[-1].values, default=repr))
     """)
@@ -443,9 +457,9 @@ def test_values_from_python_are_taken_as_they_are(tool):
 @pytest.mark.parametrize(("options", "error"), [
     ({"margin": float("nan")}, "InputError"), ({"max_seconds": float("inf")}, "InputError"),
     ({"jobs": True}, "InputError"),
-    ({"steps": 1.5}, "InputError"), ({"confirm": "3"}, "InputError"), ({"prior": "fast"}, "InputError"),
+    ({"steps": 1.5}, "InputError"), ({"confirm": "3"}, "InputError"), ({"start": "fast"}, "InputError"),
     ({"good": {"learning_rate": float("nan")}}, "InputError"), ({"good": {"learning_rate": object()}}, "InputError"),
-    ({"nonsense": 1}, "TypeError"), ({"strategy": "ddmin"}, "TypeError"), ({"confirm": 0}, "InputError"),
+    ({"nonsense": 1}, "TypeError"), ({"excluded": "lr"}, "TypeError"), ({"confirm": 0}, "InputError"),
     ({"good": {"hub_token": "abc"}}, "InputError"), ({"first": 3}, "InputError"),
     ({"remedies": -3}, "InputError"), ({"log": 5}, "InputError"),
 ])  # fmt: skip

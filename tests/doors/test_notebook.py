@@ -85,10 +85,10 @@ def test_a_killed_study_of_a_notebook_goes_on(tool: ForkedTool) -> None:
 def test_a_trial_of_a_notebook_by_hand_and_without_its_secrets(tool: ForkedTool) -> None:
     secret = "hf_" + "a1B2" * 9
     toys.notebook(tool.folder, f"token = {secret!r}", IMPORTS, CONFIG, DIES, TRAIN)
-    answer(tool, "--level", "cold")
+    answer(tool, "--start", "cold")
     script = tool.folder / "study" / "train.ipynb.py"
     assert "# %% In [5]" in script.read_text() and secret not in script.read_text()
-    assert "Continuing the study" in answer(tool, "--level", "cold")[0]
+    assert "Continuing the study" in answer(tool, "--start", "cold")[0]
     assert secret not in script.read_text()
     commands = sorted(tool.folder.glob("study/trials/*/command.sh"))
     assert commands and str(script) in commands[0].read_text()
@@ -96,20 +96,6 @@ def test_a_trial_of_a_notebook_by_hand_and_without_its_secrets(tool: ForkedTool)
     assert os.waitstatus_to_exitcode(status) == 1
     for path in tool.folder.glob("study/**/*"):
         assert not path.is_file() or secret.encode() not in path.read_bytes(), path
-
-
-@pytest.mark.parametrize(
-    ("cells", "words"),
-    [
-        (("x = 1", "import nowhere_to_be_found"), ["No module named 'nowhere_to_be_found'", "cell 2, line 1"]),
-        (("x = 1",), ["The notebook train.ipynb ended without ever building a training config"]),
-        ((IMPORTS, CONFIG), ["The notebook train.ipynb built its configuration and ended without training"]),
-        ((IMPORTS, "x = = 1"), ["train.ipynb, cell 2, line 1 is not valid Python", "Fix the cell"]),
-    ],
-)
-def test_a_notebook_that_never_trains(tool: ForkedTool, cells: tuple[str, ...], words: list[str]) -> None:
-    toys.notebook(tool.folder, *cells)
-    assert_clear(tool("bisect", "train.ipynb"), *words)
 
 
 def test_doctor_looks_at_a_notebook(tool: ForkedTool) -> None:

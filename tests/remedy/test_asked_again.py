@@ -29,9 +29,9 @@ def isolated(tool) -> Path:
     return tool.folder / "s"
 
 
-def with_command(study: Path, **changes: object) -> None:
+def with_options(study: Path, **changes: object) -> None:
     command = json.loads((study / "command.json").read_text())
-    (study / "command.json").write_text(json.dumps({**command, **changes}))
+    (study / "command.json").write_text(json.dumps({**command, "options": {**command["options"], **changes}}))
 
 
 def test_recommend_says_what_it_runs(tool):
@@ -48,14 +48,14 @@ def test_recommend_refuses_another_interpreter(tool):
     mine = tool.folder / "python"
     mine.write_text(f"#!/bin/sh\ntouch '{tool.folder}/ran'\nexec {sys.executable} \"$@\"\n")
     mine.chmod(0o755)
-    with_command(study, python=str(mine))
+    with_options(study, python=str(mine))
     said = tool("recommend", "s")
     assert_clear(said, "another interpreter", f"{mine} train.py --x 'a b'", f"--python {mine}")
     assert not (tool.folder / "ran").exists()
-    with_command(study, python=sys.executable)
+    with_options(study, python=sys.executable)
     assert tool("recommend", "s").status == 0
     # Told to, it is asked; that trials of one interpreter say nothing about another is then said as ever.
-    with_command(study, python=str(mine))
+    with_options(study, python=str(mine))
     assert_clear(tool("recommend", "s", "--trust"), "the interpreter")
     assert (tool.folder / "ran").exists()
 

@@ -75,7 +75,7 @@ def test_what_has_changed_is_said(tmp_path, change, said) -> None:
 
 
 options = st.dictionaries(
-    st.sampled_from(["good", "pins", "from_checkpoint", "training", "failure"]), st.sampled_from([1, 2])
+    st.sampled_from(["good", "pin", "from_checkpoint", "training", "failure"]), st.sampled_from([1, 2])
 )
 versions = st.dictionaries(st.sampled_from(["trl", "torch", "peft"]), st.none() | st.sampled_from(["1", "2"]))
 

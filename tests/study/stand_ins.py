@@ -10,6 +10,7 @@ import optuna
 
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.json_files import JsonObject
+from bisect_cfg.options import Options
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.plan import Plan
@@ -19,7 +20,6 @@ from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.store.encoding import QUESTION
 from bisect_cfg.store.state import State
 from bisect_cfg.store.store import Store
-from bisect_cfg.study.options import Options
 from bisect_cfg.study.study import Study
 from tests.reports import made
 

@@ -6,10 +6,8 @@ import time
 
 import pytest
 
-from bisect_cfg.checks import from_python
 from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.loop import Limits
-from bisect_cfg.study.options import Options
 
 
 @pytest.mark.parametrize(
@@ -26,12 +24,6 @@ from bisect_cfg.study.options import Options
 )
 def test_why_it_stops(limits: Limits, done: int, said: str) -> None:
     assert limits.spent(done) == said
-
-
-def test_who_is_addressed() -> None:
-    assert Options(max_trials=3).flags and not from_python({"max_trials": 3}).flags
-    with pytest.raises(TypeError, match="no option flags"):
-        from_python({"flags": True})
 
 
 def test_a_bisection_says_it_in_the_words_of_its_caller() -> None:

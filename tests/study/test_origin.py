@@ -18,6 +18,7 @@ from tools import slow
 
 from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.errors import InputError
+from bisect_cfg.options import Options
 from bisect_cfg.probe.protocol import Origin, OriginRefused
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.checkpoints import in_words, read_checkpoint, saved_in_parts
@@ -30,7 +31,6 @@ from bisect_cfg.runner.verdict import Failure, Standard, judge
 from bisect_cfg.runner.watch import Ending
 from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.store.state import Rejected, read_state
-from bisect_cfg.study.options import Options
 from bisect_cfg.study.origin import (
     FAR,
     Costs,

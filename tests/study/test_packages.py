@@ -13,10 +13,10 @@ import pytest
 from tools import assert_clear, wheel
 from toys import script
 
+from bisect_cfg.options import Options
 from bisect_cfg.runner.environments import Environments
 from bisect_cfg.study import study as module
 from bisect_cfg.study.environments import odd_ones
-from bisect_cfg.study.options import Options
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.packages import Distribution, Installed
 

@@ -42,7 +42,7 @@ def test_what_is_not_varied_is_said(tool):
     GRPOTrainer(args, step).train()
     """,
     )
-    said = tool("bisect", "train.py", "--study", "s", "--no-where", "--no-recommend", "--except", "max_grad_norm")
+    said = tool("bisect", "train.py", "--study", "s", "--no-where", "--no-recommend", "--exclude", "max_grad_norm")
     assert said.status == 0, said.all
     listed = json.loads((tool.folder / "s/result.json").read_text())["not_varied"]
     assert listed.keys() == {"output_dir", "seed", "temperature", "max_grad_norm"}
