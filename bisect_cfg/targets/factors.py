@@ -252,6 +252,23 @@ class Comparison:
                 found[name] = own, variable_levels(own, good)[0] if one.own.kind == "env" else good
         return found
 
+    @cached_property
+    def _in_files(self) -> Row:
+        """Field -> value of the key of that name in the script's own file, of the fields for which a flag has taken its
+        place: one that has no default itself, or one of words (``--set grpo.beta=0.1``) that name the key."""
+        own = self.capture.others.get("script")
+        if own is None:
+            return {}
+        lists = (own.raw[key] for key in own.set_by_user if isinstance(own.raw[key], list))
+        named = {word.partition("=")[0].lstrip("+-") for words in lists for word in words if isinstance(word, str)}
+        open_flags = {Name.of(name).field for name, (_, good) in self._made_of.items() if good is None}
+        found: Row = {}
+        for key, value in own.raw.items():
+            before, _, last = key.rpartition(".")
+            if not has_tag(value) and (key in named or (before and last in open_flags)):
+                found[last] = None if last in found else value  # of two keys nobody knows which is meant
+        return found
+
     def _reset(self, source: Source, key: str) -> Encoded:
         """The raw value of the good side: as the user says; else what the script hands on where nobody gives it that;
         else the library's default."""
@@ -259,6 +276,7 @@ class Comparison:
         if name in self.good:
             return self.good[name]
         _, good = self._made_of.get(name, ("", None))
+        good = self._in_files.get(key) if good is None else good
         same = good is None or equal(good, look_up(source.defaults, key))
         return DEFAULT if same or source.kind in OWN or has_tag(good) else good
 

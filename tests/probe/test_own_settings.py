@@ -363,3 +363,26 @@ def test_the_good_side_of_what_a_flag_without_a_default_is_handed_on_to_is_the_l
     script(tool.folder, ARGPARSE.replace('default="1e-6"', "default=None") + TRAINS.format("given.lr is not None"))
     found, result = causes(tool, "--", *FLAGS, "--dataset", "x")
     assert found == [["learning_rate"]] and result["causes"][0]["parameters"]["learning_rate"]["good"] == 5e-5
+
+
+@pytest.mark.parametrize(
+    "flags", [("--set", "training.learning_rate=0.01", "reward.mix=0.9"), ("--learning_rate", "0.01")]
+)
+def test_the_good_side_of_what_a_flag_overrides_in_a_file_is_what_the_file_says(tool, flags):
+    """Neither flag has a default of its own, and under the library's 5e-5 the script fails as well."""
+    script(tool.folder, """
+    import argparse, types, yaml
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--set", nargs="*", default=[])
+    parser.add_argument("--learning_rate", type=float)
+    given = parser.parse_args()
+    found = yaml.safe_load(open("own.yaml"))
+    for word in given.set:
+        key, _, value = word.partition("=")
+        found[key.split(".")[0]][key.split(".")[1]] = float(value)
+    given.lr = found["training"]["learning_rate"] if given.learning_rate is None else given.learning_rate
+    """ + TRAINS.format("given.lr > 1e-5 and args.learning_rate > 1e-5 or args.learning_rate == 5e-5"))  # fmt: skip
+    (tool.folder / "own.yaml").write_text("reward: {mix: 0.1}\ntraining: {learning_rate: 0.000002}\n")
+    found, result = causes(tool, "--", *flags)
+    assert "learning_rate" in found[0]
+    assert result["causes"][0]["parameters"]["learning_rate"] == {"good": 2e-6, "bad": 0.01}
