@@ -33,91 +33,52 @@ _MODEL_NAMES = ("model.model_name_or_path", "model.name", "model")
 
 
 class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One way out of a situation, as the data file has it.
+    """One way out of a situation, as the data file has it."""
 
-    Attributes:
-        set: name -> value; may name settings outside of the cause.
-        why: one sentence for people: what it gives and what it costs.
-        sources: as `parameters.address` reads them.
-    """
-
-    set: dict[Name, Value]
-    why: Text
-    sources: Annotated[list[str], msgspec.Meta(min_length=1)]
+    set: dict[Name, Value]  # may name settings outside of the cause
+    why: Text  # one sentence for people: what it gives and what it costs
+    sources: Annotated[list[str], msgspec.Meta(min_length=1)]  # as `parameters.address` reads them
 
 
 class Situation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"offers": "try"}):
     """Where some alternatives are known. Values are as `parameters.comparing` reads them: one, a list of which one is
-    enough, a comparison (">1"), or "*".
-
-    Attributes:
-        id: a short name.
-        cause: name -> bad value: these settings are in the cause, at these values.
-        offers: the alternatives, best first; `try` in the file.
-        where: name -> value, elsewhere in the configuration; what that does not mention rules nothing out (it is at a
-            default that nobody looked up), what it says otherwise does.
-    """
+    enough, a comparison (">1"), or "*"."""
 
     id: Text
-    cause: Annotated[dict[Name, Value], msgspec.Meta(min_length=1)]
-    offers: Annotated[list[Offer], msgspec.Meta(min_length=1)]
-    where: dict[Name, Value] = {}
+    cause: Annotated[dict[Name, Value], msgspec.Meta(min_length=1)]  # these are in the cause, at these bad values
+    offers: Annotated[list[Offer], msgspec.Meta(min_length=1)]  # best first; `try` in the file
+    where: dict[Name, Value] = {}  # elsewhere in the configuration; what that does not mention rules nothing out
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A published recipe.
+    """A published recipe."""
 
-    Attributes:
-        recipe: whose it is.
-        source: where it can be read.
-        settings: name -> value.
-        model: which model it was for.
-        size: billions of its parameters.
-        tuning: full or LoRA.
-        notes: setting -> what to know about that value.
-        defaults: whether they are a library's defaults, which come first.
-    """
-
-    recipe: Text
+    recipe: Text  # whose it is
     source: Annotated[str, msgspec.Meta(pattern="^https://")]
     settings: dict[str, Value]
-    model: str = ""
-    size: float | None = None
+    model: str = ""  # which it was for
+    size: float | None = None  # billions of its parameters
     tuning: Literal["", "full", "lora"] = ""
-    notes: dict[str, str] = {}
-    defaults: bool = False
+    notes: dict[str, str] = {}  # setting -> what to know about that value
+    defaults: bool = False  # of a library; they come first
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """One proposal, not yet tried.
+    """One proposal, not yet tried."""
 
-    Attributes:
-        settings: name -> value, all of them to be set in the bad configuration.
-        why: one sentence: what speaks for it, and what it costs.
-        source: addresses, or "measured", separated by ", ".
-        cures: whether it takes away what is at fault, so that the configuration stays as the user wants it.
-    """
-
-    settings: Configuration
+    settings: Configuration  # all of them to be set in the bad configuration
     why: str
-    source: str
-    cures: bool = False
+    source: str  # addresses, or "measured", separated by ", "
+    cures: bool = False  # whether it takes away what is at fault, so that the configuration stays as the user wants it
 
 
 @dataclass(frozen=True)
 class Published:
-    """One published value.
-
-    Attributes:
-        value: what the recipe sets.
-        recipe: whose it is, with the model where that is known.
-        source: an address.
-        note: what to know about it, "" if nothing.
-    """
+    """One published value."""
 
     value: Value
-    recipe: str
+    recipe: str  # whose it is, with the model where that is known
     source: str
     note: str = ""
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from bisect_cfg.common.configuration import Configuration, equal
+from bisect_cfg.common.configuration import equal
 from bisect_cfg.remedy.proposals import guessed, price
 from bisect_cfg.remedy.remedy import Aim, Attempt, Proposal, Ran, Remedy, RemedyStatus, Terms, follow
 
@@ -19,75 +19,52 @@ MOST_REMEDIES = 4
 """So many verified remedies are enough to choose from, unless more are asked for: each is a few long runs. Fewer were
 too few where several values of one setting come first (fp16 weights: fp32, bf16, and only then a larger epsilon)."""
 
-PARTS = (0.0, 0.3, 0.7, 1.0)
-"""Where thresholds are supposed to lie in turn, between what was healthy and what was not."""
-
 FORESEEN = 60
 """Runs after which nobody looks further ahead."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What looking for safe values may cost.
+    """What looking for safe values may cost."""
 
-    Attributes:
-        seconds: of trials, for all remedies after the first.
-        pace: seconds of a step, as long as no run of this phase tells.
-        remedies: verify so many, whatever it costs; None: one, and others within `seconds`.
-        workers: runs at once.
-    """
-
-    seconds: float
-    pace: float
-    remedies: int | None = None
-    workers: int = 1
+    seconds: float  # of trials, for all remedies after the first
+    pace: float  # seconds of a step, as long as no run of this phase tells
+    remedies: int | None = None  # verify so many, whatever it costs; None: one, and others within `seconds`
+    workers: int = 1  # runs at once
 
 
 @dataclass(frozen=True)
 class Given:
-    """What safe values are looked for with.
-
-    Attributes:
-        terms: what does not change while the remedies are followed.
-        proposals: where the remedies begin.
-        budget: what looking for them may cost.
-        known: runs of the search (without `seconds`) that say something of them.
-        keep: names the user would rather not change.
-    """
+    """What safe values are looked for with."""
 
     terms: Terms
     proposals: Sequence[Proposal]
     budget: Budget
-    known: Sequence[Ran] = ()
-    keep: Collection[str] = ()
+    known: Sequence[Ran] = ()  # runs of the search that say something of them
+    keep: Collection[str] = ()  # names the user would rather not change
 
 
 @dataclass(frozen=True)
 class Look:
-    """How things stand.
+    """How things stand."""
 
-    Attributes:
-        remedies: each remedy once, as far as it is known.
-        wanted: the attempts to make next, the most wanted first.
-        open: those that any remedy would still make. One that runs and is not among them can change nothing any more: a
-            verification is decided by its first unhealthy run.
-    """
+    remedies: list[Remedy]  # each once, as far as it is known
+    wanted: list[Attempt]  # to make next, the most wanted first
+    open: list[Attempt]  # those that any remedy would still make; another one that runs can change nothing any more
 
-    remedies: list[Remedy]
-    wanted: list[Attempt]
-    open: list[Attempt]
+
+@dataclass(frozen=True)
+class Left:
+    """What is still to be run, the least and the most of either."""
+
+    runs: tuple[int, int]  # those that are running included
+    seconds: tuple[float, float]
 
 
 def look(given: Given, runs: Sequence[Ran], running: Sequence[Attempt] = ()) -> Look:
-    """How things stand after these runs of this phase.
-
-    Args:
-        given: what does not change.
-        runs: made so far.
-        running: attempts whose runs have not ended.
-    """
-    terms, budget = given.terms, given.budget
-    followed = [follow(terms, proposal, [*given.known, *runs]) for proposal in given.proposals]
+    """How things stand after some runs of this phase, while others are `running`."""
+    budget = given.budget
+    followed = [follow(given.terms, proposal, [*given.known, *runs]) for proposal in given.proposals]
     kept: list[tuple[Remedy, tuple[Attempt, ...]]] = []
     for one in sorted(followed, key=lambda one: _price(one[0], given.keep)):
         if not any(_same(one[0], other) for other, _ in kept):  # two that come to the same values are one remedy
@@ -95,15 +72,14 @@ def look(given: Given, runs: Sequence[Ran], running: Sequence[Attempt] = ()) -> 
     remedies = [one[0] for one in followed if any(one is other for other in kept)]
     verified = sum(remedy.status is RemedyStatus.VERIFIED for remedy in remedies)
 
-    pace = _pace(runs, budget)
+    pace, asked = _pace(runs, budget), {attempt.key for attempt in running}
     planned = sum(ran.seconds for ran in runs) + pace * sum(attempt.steps for attempt in running)
-    asked = {attempt.key for attempt in running}
     wanted: list[Attempt] = []
     for remedy, missing in kept:
         if not missing:
             continue
         left = [attempt for attempt in missing if attempt.key not in asked]
-        cost = pace * _steps_left(terms, remedy, left)
+        cost = pace * _steps_left(given.terms, remedy, left)
         affordable = planned + cost <= budget.seconds
         if verified < (budget.remedies or 1):
             if wanted and (budget.workers == 1 or (budget.remedies is None and not affordable)):
@@ -117,38 +93,17 @@ def look(given: Given, runs: Sequence[Ran], running: Sequence[Attempt] = ()) -> 
     return Look(remedies, wanted, [attempt for _, missing in followed for attempt in missing])
 
 
-@dataclass(frozen=True)
-class Left:
-    """What is still to be run: the least and the most of either.
-
-    Attributes:
-        runs: how many, those that are running included.
-        seconds: they may take.
-    """
-
-    runs: tuple[int, int]
-    seconds: tuple[float, float]
-
-
 def left(given: Given, runs: Sequence[Ran]) -> Left:
-    """What is still to be run, wherever the thresholds lie: the rest is played for some of their places. A verification
-    that is not healthy makes it longer."""
-    moving = {one.name: one for proposal in given.proposals for one in proposal.ranges}
-
-    def share(configuration: Configuration) -> float:
-        return max((of.share(configuration[name]) for name, of in moving.items() if name in configuration), default=0.0)
-
-    tried = [(share(ran.configuration), ran.healthy) for ran in runs]
-    low = max((way for way, healthy in tried if healthy), default=0.0)
-    high = min((way for way, healthy in tried if not healthy and way > low), default=1.0)
+    """What is still to be run, if every value up to bad trains and if none between does: the rest is played for both.
+    A threshold between them costs about as much; a verification that is not healthy makes it longer."""
     found = []
-    for threshold in (low + part * (high - low) for part in PARTS):
+    for healthy in (True, False):
         played = list(runs)
         while len(played) - len(runs) < FORESEEN and (wanted := look(given, played).wanted):
             one = wanted[0]
-            healthy = one.aim is Aim.VERIFY or share(one.configuration) <= threshold
             seconds = _pace(played, given.budget) * one.steps
-            played.append(Ran(one.configuration, one.seed, one.steps, healthy, -len(played), seconds=seconds))
+            fine = healthy or one.aim is not Aim.RANGE
+            played.append(Ran(one.configuration, one.seed, one.steps, fine, -len(played), seconds=seconds))
         seconds = sum(ran.seconds for ran in played[len(runs) :]) / given.budget.workers
         found.append((len(played) - len(runs), seconds))
     counts, times = zip(*found, strict=True)

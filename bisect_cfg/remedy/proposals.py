@@ -48,20 +48,12 @@ Identity = Callable[[Configuration], str | None]
 
 @dataclass(frozen=True)
 class Proven:
-    """What the search has proven.
+    """What the search has shown."""
 
-    Attributes:
-        good: factor -> good value.
-        bad: factor -> bad value.
-        causes: the settings of each cause.
-        corrections: the settings of each correction that cures.
-        failed: configurations that failed.
-    """
-
-    good: Configuration
+    good: Configuration  # factor -> good value
     bad: Configuration
-    causes: Sequence[Collection[str]]
-    corrections: Sequence[Sequence[str]]
+    causes: Sequence[Collection[str]]  # the settings of each
+    corrections: Sequence[Sequence[str]]  # the settings of each that cures
     failed: Sequence[Configuration] = ()
 
     def refutes(self, changes: Configuration) -> bool:
@@ -90,15 +82,8 @@ def proposals_for(
     keep: Collection[str] = (),
     identity: Identity = lambda changes: None,
 ) -> list[Proposal]:
-    """All remedies worth following, the one to follow first at the front.
-
-    Args:
-        proven: by the search; an alternative that contradicts it is left out.
-        range_for: see `Mover`.
-        alternatives: known ones, for each cause.
-        keep: names of settings that the user would rather not change.
-        identity: see `Identity`.
-    """
+    """All remedies worth following, the one to follow first at the front. An alternative (they are given by cause) that
+    contradicts what is proven is left out."""
     good = proven.good
     found: list[Proposal] = []
 
@@ -144,13 +129,8 @@ def weight(name: str, keep: Collection[str] = ()) -> float:
 
 
 def loss(proposal: Proposal, changes: Configuration, keep: Collection[str] = ()) -> float:
-    """What the user gives up with these changes: by setting, its weight times how far it is from what they wanted.
-
-    Args:
-        proposal: where it began.
-        changes: what it came to.
-        keep: names the user would rather not change.
-    """
+    """What the user gives up where a proposal has come to these changes: by setting, its weight times how far it is
+    from what they wanted."""
     ranges = {moving.name: moving for moving in proposal.ranges}
     offered = [name for name in _offered(proposal) if name not in ranges]
     total = 0.0
@@ -189,25 +169,15 @@ def ranked(remedies: Sequence[Remedy], keep: Collection[str] = ()) -> list[Remed
 
 @dataclass(frozen=True)
 class Safe:
-    """What came out of looking for safe values.
+    """What came out of looking for safe values."""
 
-    Attributes:
-        remedies: the remedies, the best verified one first.
-        rows: the runs of this phase.
-        details: by trial number, what else is worth keeping of a run.
-        seeds: the seeds of a verification.
-        full_rate: how the runs met the full learning rate; None if there is no remedy.
-        spent: why it ended before all was settled, "" if it did not.
-        keep: settings that the user would rather not change.
-    """
-
-    remedies: tuple[Remedy, ...] = ()
-    rows: tuple[TrialRow, ...] = ()
-    details: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
-    seeds: tuple[int, ...] = ()
-    full_rate: Prefix | None = None
-    spent: str = ""
-    keep: frozenset[str] = frozenset()
+    remedies: tuple[Remedy, ...] = ()  # the best first
+    rows: tuple[TrialRow, ...] = ()  # the runs of this phase
+    details: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)  # by trial, what else is worth keeping
+    seeds: tuple[int, ...] = ()  # of a verification
+    full_rate: Prefix | None = None  # how the runs met the full learning rate; None if there is no remedy
+    spent: str = ""  # why it ended before all was settled
+    keep: frozenset[str] = frozenset()  # settings that the user would rather not change
 
     @property
     def not_kept(self) -> list[str]:

@@ -45,20 +45,12 @@ SCALES: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
 
 @dataclass(frozen=True)
 class SearchRange:
-    """The way from the good value of one setting to its bad one.
-
-    Attributes:
-        name: of the setting.
-        kind: one of `SCALES`.
-        whole: whether only whole numbers are meant.
-        values: what may be tried, the good value first, the bad one last; neighbours are within `RATIO` wherever
-            validity leaves a choice.
-    """
+    """The way from the good value of one setting to its bad one."""
 
     name: str
-    kind: str
-    whole: bool
-    values: tuple[float, ...]
+    kind: str  # one of `SCALES`
+    whole: bool  # whether only whole numbers are meant
+    values: tuple[float, ...]  # what may be tried, from good to bad, neighbours within `RATIO` where validity allows it
 
     @property
     def good(self) -> float:
@@ -78,13 +70,8 @@ class SearchRange:
         return (self.coordinate(value) - start) / (end - start)
 
     def back(self, value: float, share: float, farthest: float = math.inf) -> float:
-        """A value this share of the way from `value` back to good, rounded for people, never past good.
-
-        Args:
-            value: to start from.
-            share: 0 stays, 1 is good.
-            farthest: on a logarithmic scale the most that is given up, as a factor.
-        """
+        """The value this share of the way from one back to good, rounded for people, never past good; on a logarithmic
+        scale at most a factor of `farthest` away."""
         here = self.coordinate(value)
         step = (self.coordinate(self.good) - here) * share
         if self.kind != "linear":

@@ -20,7 +20,7 @@ from functools import cached_property
 
 from bisect_cfg.common.configuration import Configuration, Value
 from bisect_cfg.remedy.ranges import SearchRange
-from bisect_cfg.remedy.threshold import Bracket, Seen, bracket, failure_bound, repeats_for
+from bisect_cfg.remedy.threshold import Bracket, bracket, failure_bound, repeats_for
 
 MARGIN = 0.5
 """The margin: half of the way, on the natural scale, from the last healthy value back to the good one. Trials are
@@ -34,41 +34,36 @@ other, 3e-7 to 5e-6)."""
 MOST_ASKED = 64
 """So many missing runs of one verification are named at once; no more could run at the same time."""
 
-STEPS_BACK = 3
-"""After so many failed verifications the values are good ones."""
-
-STEP_BACK = 0.5
-"""Before that they step back by half of what is left to good."""
+STEPS_BACK, STEP_BACK = 3, 0.5
+"""After so many failed verifications the values are good ones; before, they step back by this share of what is left."""
 
 
 class Aim(StrEnum):
     """What a run is asked for. The values are what studies record."""
 
-    RESET = "reset"
-    """Is it healthy at all with the settings reset?"""
-    RANGE = "range"
-    """How far can one of them go?"""
-    VERIFY = "verify"
-    """Does the whole of it train on, longer and with other seeds?"""
+    RESET = "reset"  # is it healthy at all with the settings reset?
+    RANGE = "range"  # how far can one of them go?
+    VERIFY = "verify"  # does the whole of it train on, longer and with other seeds?
+
+
+class RemedyStatus(StrEnum):
+    """How far a remedy has come, the best first. The values are those of result.json."""
+
+    VERIFIED = "verified"
+    HEALTHY = "healthy"  # in short runs, so far
+    OPEN = "open"  # nothing healthy yet, nor anything that speaks against it
+    REJECTED = "rejected"
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One run that is needed.
+    """One run that is needed."""
 
-    Attributes:
-        configuration: the settings, complete: factors, and whatever else an alternative sets.
-        seed: 0 for the user's own, k for the k-th other one.
-        steps: how many optimizer steps it has to say something about.
-        aim: what it is asked for.
-        reason: one sentence for people.
-    """
-
-    configuration: Configuration
-    seed: int
-    steps: int
+    configuration: Configuration  # complete: factors, and whatever else an alternative sets
+    seed: int  # 0 for the user's own, k for the k-th other one
+    steps: int  # how many optimizer steps it has to say something about
     aim: Aim
-    reason: str
+    reason: str  # one sentence for people
 
     @cached_property
     def key(self) -> str:
@@ -78,39 +73,27 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Ran:
-    """A run that was made.
-
-    Attributes:
-        configuration: as of an `Attempt`.
-        seed: the same.
-        steps: how far it was meant to go.
-        healthy: whether it was.
-        number: of the trial.
-        failed_at: the step at which it was certain not to be; None if its end shows it, or if it is healthy.
-        text: why it is not healthy.
-        seconds: that it took, 0 if it was made for another purpose.
-        made: optimizer steps that it made, fewer than `steps` where its training ends before; None if nobody counts.
-    """
+    """A run that was made."""
 
     configuration: Configuration
     seed: int
-    steps: int
+    steps: int  # how far it was meant to go
     healthy: bool
-    number: int
-    failed_at: int | None = None
-    text: str = ""
-    seconds: float = 0.0
-    made: int | None = None
-
-    @property
-    def length(self) -> int:
-        """Optimizer steps that it speaks for."""
-        return self.steps if self.made is None else min(self.steps, self.made)
+    number: int  # of the trial
+    failed_at: int | None = None  # step at which it was certain to fail; None: its end shows it, or it is healthy
+    text: str = ""  # why it is not healthy
+    seconds: float = 0.0  # 0 if it was made for another purpose
+    made: int | None = None  # optimizer steps; fewer than `steps` where its training ends before
 
     @cached_property
     def key(self) -> str:
         """Equal to that of the attempt which it was made for."""
         return key_of(self.configuration, self.seed)
+
+    @property
+    def length(self) -> int:
+        """Optimizer steps that it speaks for."""
+        return self.steps if self.made is None else min(self.steps, self.made)
 
     def answers(self, steps: int) -> bool | None:
         """Whether a run of so many steps is healthy, as far as this one tells."""
@@ -126,96 +109,49 @@ def key_of(configuration: Configuration, seed: int) -> str:
     return json.dumps([dict(configuration), seed], sort_keys=True, default=repr)
 
 
-class RemedyStatus(StrEnum):
-    """How far a remedy has come, the best first. The values are those of result.json."""
-
-    VERIFIED = "verified"
-    HEALTHY = "healthy"
-    """In short runs, so far."""
-    OPEN = "open"
-    """Nothing healthy yet, nor anything that speaks against it."""
-    REJECTED = "rejected"
-
-
 @dataclass(frozen=True)
 class Proposal:
-    """Where a remedy begins.
+    """Where a remedy begins."""
 
-    Attributes:
-        changes: name -> value: what is set in the user's configuration.
-        ranges: those of them that are moved back toward bad, in this order.
-        why: what speaks for a known alternative, "" for a plain reset.
-        source: of that.
-        resets: names that it resets to good.
-        merit: of a known alternative, its place in the list of them; None for a plain reset.
-        outside: how many settings it changes that are no factors.
-    """
-
-    changes: Configuration
-    ranges: tuple[SearchRange, ...] = ()
-    why: str = ""
-    source: str = ""
-    resets: tuple[str, ...] = ()
-    merit: int | None = None
-    outside: int = 0
+    changes: Configuration  # what is set in the user's configuration
+    ranges: tuple[SearchRange, ...] = ()  # those of them that are moved back toward bad, in this order
+    why: str = ""  # what speaks for a known alternative
+    source: str = ""  # of that
+    resets: tuple[str, ...] = ()  # names that it resets to good
+    merit: int | None = None  # of a known alternative, its place in the list of them
+    outside: int = 0  # how many settings it changes that are no factors
 
 
 @dataclass(frozen=True)
 class SafeRange:
-    """How far one setting can go.
-
-    Attributes:
-        name: of the setting.
-        good: its good value.
-        bad: its bad one.
-        healthy: the last value seen healthy (or good).
-        unhealthy: the first value on the unhealthy side.
-        settled: whether nothing between the two is worth a run.
-        trials: numbers of the runs.
-        shown: what the nearest unhealthy value did.
-    """
+    """How far one setting can go."""
 
     name: str
     good: float
     bad: float
-    healthy: float
-    unhealthy: float
-    settled: bool
+    healthy: float  # the last value seen healthy, or good
+    unhealthy: float  # the first value on the unhealthy side
+    settled: bool  # whether nothing between the two is worth a run
     trials: tuple[int, ...]
-    shown: str = ""
+    shown: str = ""  # what the nearest unhealthy value did
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """One remedy, as far as it is known.
-
-    Attributes:
-        proposal: where it begins.
-        changes: name -> value: what it comes to.
-        status: how far it has come.
-        ranges: by setting.
-        passed: numbers of the verification runs of `changes` that were healthy.
-        steps: optimizer steps of each, of the shortest if they differ; before there are any, those that are wanted.
-        rejected: why it was given up.
-        stepped_back: how often.
-        loss: what the user gives up; smaller is better.
-        unsettled: what has not been settled, in words.
-        open_ranges: settings of which it is not known yet how far they can go.
-        tried: whether any run says something about it.
-    """
+    """One remedy, as far as it is known."""
 
     proposal: Proposal
-    changes: Configuration
+    changes: Configuration  # what it comes to
     status: RemedyStatus
     ranges: tuple[SafeRange, ...] = ()
-    passed: tuple[int, ...] = ()
-    steps: int = 0
-    rejected: str = ""
-    stepped_back: int = 0
-    loss: float = 0.0
-    unsettled: tuple[str, ...] = ()
-    open_ranges: tuple[str, ...] = ()
-    tried: bool = False
+    passed: tuple[int, ...] = ()  # numbers of the verification runs of `changes`, all healthy
+    steps: int = 0  # of the shortest of them; before there are any, those that are wanted
+    rejected: str = ""  # why it was given up
+    stepped_back: int = 0  # how often
+    loss: float = 0.0  # what the user gives up; smaller is better
+    unsettled: tuple[str, ...] = ()  # what is open, in words
+    open_ranges: tuple[str, ...] = ()  # settings of which it is not known yet how far they can go
+    tried: bool = False  # whether any run says something about it
 
     @property
     def bound(self) -> float | None:
@@ -225,27 +161,16 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Terms:
-    """What does not change while the remedies are followed.
+    """What does not change while the remedies are followed."""
 
-    Attributes:
-        bad: the user's configuration, factor -> value.
-        steps_for: (configuration, steps wanted) -> steps that meet the full learning rate.
-        horizon: steps of a trial.
-        verify_steps: steps of a verification.
-        verify_seeds: how many seeds.
-        is_valid: whether the library can build a configuration.
-        margin: see `MARGIN`.
-        known: runs of the bad end, from the search.
-    """
-
-    bad: Configuration
-    steps_for: Callable[[Configuration, int], int]
-    horizon: int
+    bad: Configuration  # the user's, factor -> value
+    steps_for: Callable[[Configuration, int], int]  # (configuration, steps wanted) -> to meet the full learning rate
+    horizon: int  # steps of a trial
     verify_steps: int
     verify_seeds: int = 3
-    is_valid: Callable[[Configuration], bool] = lambda configuration: True
+    is_valid: Callable[[Configuration], bool] = lambda configuration: True  # whether the library can build it
     margin: float = MARGIN
-    known: Seen = Seen(0, 1)
+    rate: float = 1.0  # how often the failure under study has shown where it could
 
 
 def follow(terms: Terms, proposal: Proposal, runs: Sequence[Ran]) -> tuple[Remedy, tuple[Attempt, ...]]:
@@ -269,6 +194,8 @@ def follow(terms: Terms, proposal: Proposal, runs: Sequence[Ran]) -> tuple[Remed
     except _Missing as stop:
         missing = stop.attempts
     status = RemedyStatus.VERIFIED if passed else RemedyStatus.HEALTHY if walk.healthy else RemedyStatus.OPEN
+    settled = {found.name for found in walk.ranges if found.settled}
+    open_ranges = tuple(one.name for one in proposal.ranges if one.name not in settled) if missing else ()
     remedy = Remedy(
         proposal,
         walk.changes,
@@ -278,11 +205,20 @@ def follow(terms: Terms, proposal: Proposal, runs: Sequence[Ran]) -> tuple[Remed
         min((ran.length for ran in passed), default=terms.steps_for(walk.configuration(), terms.verify_steps)),
         rejected,
         walk.stepped_back,
-        unsettled=_unsettled(missing[0].aim, walk) if missing else (),
-        open_ranges=tuple(one.name for one in proposal.ranges if one.name not in walk.settled) if missing else (),
+        unsettled=_unsettled(missing[0], proposal, open_ranges) if missing else (),
+        open_ranges=open_ranges,
         tried=walk.tried,
     )
     return remedy, missing
+
+
+def _unsettled(next_run: Attempt, proposal: Proposal, open_ranges: Iterable[str]) -> tuple[str, ...]:
+    """What is open where this run is missing."""
+    if next_run.aim is Aim.RESET:
+        return (f"whether it stays healthy with {', '.join(proposal.changes)} reset",)
+    if next_run.aim is Aim.VERIFY:
+        return ("whether it trains over a longer horizon and with other seeds",)
+    return (*(f"how far {name} can go" for name in open_ranges), "whether it trains over a longer horizon")
 
 
 class _Missing(Exception):
@@ -305,27 +241,21 @@ class _Walk:
     stepped_back: int = 0
     tried: bool = False
 
-    @property
-    def settled(self) -> set[str]:
-        """The settings of which it is known how far they can go."""
-        return {found.name for found in self.ranges if found.settled}
-
     def configuration(self, **changes: Value) -> dict[str, Value]:
         return {**self.terms.bad, **self.changes, **changes}
 
-    def attempt(self, configuration: Configuration, seed: int, aim: Aim, reason: str) -> Attempt:
-        wanted = self.terms.verify_steps if aim is Aim.VERIFY else self.terms.horizon
-        return Attempt(configuration, seed, self.terms.steps_for(configuration, wanted), aim, reason)
-
-    def ask(self, attempts: Iterable[Attempt]) -> list[Ran]:
+    def ask(self, configuration: Configuration, seeds: Iterable[int], aim: Aim, reason: str) -> list[Ran]:
         """The runs that answer, healthy as far as they were asked for.
 
         Raises:
             _Missing: with those that nothing answers yet; none as soon as one answered run is unhealthy.
         """
+        wanted = self.terms.verify_steps if aim is Aim.VERIFY else self.terms.horizon
+        steps = self.terms.steps_for(configuration, wanted)
         answers, missing = [], []
-        for attempt in attempts:
-            told = {ran.answers(attempt.steps): ran for ran in reversed(self.runs.get(attempt.key, ()))}
+        for seed in seeds:
+            attempt = Attempt(configuration, seed, steps, aim, reason)
+            told = {ran.answers(steps): ran for ran in reversed(self.runs.get(attempt.key, ()))}
             self.tried = self.tried or not told.keys() <= {None}
             if False in told:
                 return [replace(told[False], healthy=False)]
@@ -342,31 +272,28 @@ class _Walk:
 
     def reset(self) -> str:
         """Why the reset is not healthy, "" if it is."""
-        names = ", ".join(self.proposal.changes)
-        (ran,) = self.ask([self.attempt(self.configuration(), 0, Aim.RESET, f"is it healthy with {names} reset?")])
+        reason = f"is it healthy with {', '.join(self.proposal.changes)} reset?"
+        (ran,) = self.ask(self.configuration(), [0], Aim.RESET, reason)
         self.healthy = ran.healthy
         return "" if ran.healthy else ran.text
 
     def move(self, moving: SearchRange) -> None:
         """Find how far one setting can go, and keep a margin from there."""
         seen: dict[int, list[Ran]] = {}
-        repeats = repeats_for(self.terms.known)
+        repeats = repeats_for(self.terms.rate)
         while True:
-            counts = {
-                index: Seen(sum(ran.healthy for ran in runs), sum(not ran.healthy for ran in runs))
-                for index, runs in seen.items()
-            }
-            found = bracket(len(moving.values) - 1, counts, repeats)
+            healthy = {index: [ran.healthy for ran in runs] for index, runs in seen.items()}
+            found = bracket(len(moving.values) - 1, healthy, repeats)
             if found.ask is None:
                 break
-            runs = seen.get(found.ask, [])
+            known = seen.get(found.ask, [])
             configuration = self.configuration(**{moving.name: moving.values[found.ask]})
             try:
-                runs += self.ask([self.attempt(configuration, len(runs), Aim.RANGE, f"how far can {moving.name} go?")])
+                runs = self.ask(configuration, [len(known)], Aim.RANGE, f"how far can {moving.name} go?")
             except _Missing:
                 self.ranges.append(_range_of(moving, found, seen))
                 raise
-            seen[found.ask] = runs
+            seen[found.ask] = known + runs
         self.ranges.append(_range_of(moving, found, seen))
         farthest = moving.back(moving.values[found.low], self.terms.margin, FARTHEST_MARGIN)
         self.changes[moving.name] = self._valid(moving, farthest)
@@ -381,11 +308,9 @@ class _Walk:
 
     def verify(self) -> tuple[list[Ran], str]:
         """The runs that verified it, or why it had to be given up."""
+        reason = "is the whole configuration healthy, over a longer run?"
         while True:
-            first = self.attempt(
-                self.configuration(), 0, Aim.VERIFY, "is the whole configuration healthy, over a longer run?"
-            )
-            runs = self.ask(replace(first, seed=seed) for seed in range(self.terms.verify_seeds))
+            runs = self.ask(self.configuration(), range(self.terms.verify_seeds), Aim.VERIFY, reason)
             failed = next((ran for ran in runs if not ran.healthy), None)
             if failed is None:
                 return runs, ""
@@ -401,24 +326,8 @@ class _Walk:
 
 
 def _range_of(moving: SearchRange, found: Bracket, seen: Mapping[int, Sequence[Ran]]) -> SafeRange:
-    shown = next((ran.text for index in sorted(seen) for ran in seen[index] if not ran.healthy), "")
-    return SafeRange(
-        moving.name,
-        moving.good,
-        moving.bad,
-        moving.values[found.low],
-        moving.values[found.high],
-        found.ask is None,
-        tuple(sorted({ran.number for runs in seen.values() for ran in runs})),
-        shown,
-    )
-
-
-def _unsettled(aim: Aim, walk: _Walk) -> tuple[str, ...]:
-    """What is open where a run with this aim is missing."""
-    if aim is Aim.RESET:
-        return (f"whether it stays healthy with {', '.join(walk.proposal.changes)} reset",)
-    if aim is Aim.VERIFY:
-        return ("whether it trains over a longer horizon and with other seeds",)
-    open_ones = [moving.name for moving in walk.proposal.ranges if moving.name not in walk.settled]
-    return (*(f"how far {name} can go" for name in open_ones), "whether it trains over a longer horizon")
+    runs = [ran for index in sorted(seen) for ran in seen[index]]
+    low, high = moving.values[found.low], moving.values[found.high]
+    numbers = tuple(sorted({ran.number for ran in runs}))
+    shown = next((ran.text for ran in runs if not ran.healthy), "")
+    return SafeRange(moving.name, moving.good, moving.bad, low, high, found.ask is None, numbers, shown)

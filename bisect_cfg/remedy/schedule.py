@@ -23,27 +23,21 @@ at rates that show nothing."""
 
 @dataclass(frozen=True)
 class Prefix:
-    """How a trial meets the full learning rate.
+    """How a trial meets the full learning rate."""
 
-    Attributes:
-        steps: optimizer steps to run.
-        warmup: steps of warmup in the user's schedule.
-        skipped: whether these trials leave the warmup out.
-    """
-
-    steps: int
-    warmup: int
-    skipped: bool
+    steps: int  # optimizer steps to run
+    warmup: int  # steps of warmup in the user's schedule
+    skipped: bool  # whether these trials leave the warmup out
 
     def __str__(self) -> str:
         warmup = f"the warmup of {self.warmup} step{'' if self.warmup == 1 else 's'}"
         if self.skipped:
             return f"at the full learning rate from the first step, without {warmup}"
-        if self.warmup:
-            if self.steps <= self.warmup:  # the training ends there
-                return f"no further than {warmup}"
-            return f"through {warmup} and {self.steps - self.warmup} beyond"
-        return "at the full learning rate from the first step"
+        if not self.warmup:
+            return "at the full learning rate from the first step"
+        if self.steps <= self.warmup:  # the training ends there
+            return f"no further than {warmup}"
+        return f"through {warmup} and {self.steps - self.warmup} beyond"
 
 
 def total_steps(traces: Traces) -> int | None:
@@ -53,23 +47,17 @@ def total_steps(traces: Traces) -> int | None:
 
 
 def warmup_of(values: Configuration, total: int | None) -> int | None:
-    """Steps of warmup in a schedule; None if it is a share of an unknown number of steps.
-
-    Args:
-        values: settings of the training config, by bare name.
-        total: steps of the whole run.
-    """
+    """Steps of warmup under a training config (bare names) in a run of so many steps; None if it is a share of an
+    unknown number of steps."""
     if parameter("warmup_steps").idle(values):
         return 0
     steps = values.get("warmup_steps") or 0
-    share = values.get("warmup_ratio") or 0
     if steps >= 1:
         return math.ceil(steps)
-    share = steps or share  # transformers 5 reads a warmup_steps below 1 as a share
+    share = steps or values.get("warmup_ratio") or 0  # transformers 5 reads a warmup_steps below 1 as a share
     if not share:
         return 0
-    if total is None:
-        total = values.get("max_steps") or 0
+    total = (values.get("max_steps") or 0) if total is None else total
     return math.ceil(share * total) if total > 0 else None
 
 
@@ -87,11 +75,9 @@ def prefix_for(values: Configuration, total: int | None, steps: int, horizon: in
     if warmup is None:
         return Prefix(steps, 0, True)
     warmup = max(warmup - before, 0)
-    if warmup == 0 or warmup + horizon <= steps:
-        return Prefix(steps, warmup, False)
-    if warmup <= LONGEST_WARMUP * horizon:
-        return Prefix(warmup + horizon, warmup, False)
-    return Prefix(steps, warmup, True)
+    if warmup > LONGEST_WARMUP * horizon and warmup + horizon > steps:
+        return Prefix(steps, warmup, True)
+    return Prefix(max(steps, warmup + horizon) if warmup else steps, warmup, False)
 
 
 def left_out(values: Configuration) -> dict[str, Value]:

@@ -7,7 +7,7 @@ library, the alternatives that this target can be given, and what the search has
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Value, equal
@@ -20,7 +20,6 @@ from bisect_cfg.remedy.proposals import Proven, proposals_for
 from bisect_cfg.remedy.ranges import SearchRange, search_range_of
 from bisect_cfg.remedy.remedy import Aim, Attempt, Proposal, Ran, Terms, key_of
 from bisect_cfg.remedy.schedule import Prefix, left_out, prefix_for, total_steps, warmup_of
-from bisect_cfg.remedy.threshold import Seen
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import INVALID, Ended, Verdict
@@ -56,41 +55,24 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Health:
-    """Whether a run was healthy, and if not, since when and why.
-
-    Attributes:
-        healthy: whether it was.
-        died: what it did, if it did not come to its end.
-        why: of one that came to its end, what its metrics show; of a configuration that cannot be built, the library's
-            own words.
-        failed_at: the optimizer step at which it went wrong.
-        signature: what makes two of them the same, for the study.
-        too_short: nothing is wrong with it but that it ended before it met the full learning rate.
-    """
+    """Whether a run was healthy, and if not, since when and why."""
 
     healthy: bool
-    died: Verdict | None = None
-    why: str = ""
-    failed_at: int | None = None
-    signature: str | None = None
-    too_short: bool = False
+    died: Verdict | None = None  # what it did, if it did not come to its end
+    why: str = ""  # else what its metrics show; of a configuration that cannot be built, the library's own words
+    failed_at: int | None = None  # the optimizer step at which it went wrong
+    signature: str | None = None  # what makes two of them the same, for the study
+    too_short: bool = False  # nothing is wrong with it but that it ended before it met the full learning rate
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """What is known of a target's settings; of a command's nothing, whatever they are called.
+    """What is known of a target's settings; of a command's nothing, whatever they are called."""
 
-    Attributes:
-        values: of the training config, by bare name.
-        types: field of the training config -> its annotation.
-        fixed: factors that are as the user has them or as in the good configuration, numbers or not.
-        seed: the user's; None: nobody can set it, and what is verified is run again as it is.
-    """
-
-    values: Configuration = field(default_factory=dict)
-    types: Mapping[str, str] = field(default_factory=dict)
-    fixed: frozenset[str] = frozenset()
-    seed: int | None = None
+    values: Configuration = field(default_factory=dict)  # of the training config, by bare name
+    types: Mapping[str, str] = field(default_factory=dict)  # field of the training config -> its annotation
+    fixed: frozenset[str] = frozenset()  # factors that have no third value, numbers or not
+    seed: int | None = None  # the user's; None: nobody can set it, and what is verified is run again as it is
 
 
 def meaning_of(settings: Factors | Sides) -> Meaning:
@@ -115,24 +97,13 @@ class Isolated:
         bad_run: the reproduction.
         good_run: the good baseline, which healthy is measured against.
         wishes: of the user.
-        folder_of: trial number of the search -> name of its folder.
-        meaning: of the settings.
     """
 
-    def __init__(
-        self,
-        trials: Trials,
-        report: Report,
-        bad_run: Run,
-        good_run: Run,
-        wishes: Wishes,
-        folder_of: Callable[[int], str],
-        meaning: Meaning,
-    ) -> None:
+    def __init__(self, trials: Trials, report: Report, bad_run: Run, good_run: Run, wishes: Wishes) -> None:
         self._trials, self._wishes, self._good_run = trials, wishes, good_run
         # What somebody asked besides is no part of it, and may have had values that no factor tells.
         self._report = replace(report, rows=tuple(row for row in report.rows if row.purpose is not Purpose.ASKED))
-        self._settings, self._meaning, self._folder_of = trials.settings, meaning, folder_of
+        self._settings, self._meaning = trials.settings, meaning_of(trials.settings)
         standard = trials.standard.with_usual(good_run.shown)
         self._standard = replace(standard, good=good_run.traces.metrics.rows)
         self._total = total_steps(bad_run.traces)
@@ -145,23 +116,22 @@ class Isolated:
 
     def given(self) -> Given:
         """All that is known before the first run."""
-        wishes, settings, seen = self._wishes, self._settings, self._good_run.seen
-        proven = self._proven()
-        offers = [self._alternatives(cause) for cause in self._report.causes]
-        proposals = proposals_for(proven, self._range, offers, wishes.keep, self._identity)
+        report, wishes = self._report, self._wishes
+        offers = [self._alternatives(cause) for cause in report.causes]
+        proposals = proposals_for(self._proven(), self._range, offers, wishes.keep, self._identity)
         terms = Terms(
-            settings.bad,
+            self._settings.bad,
             lambda configuration, steps: self.prefix(configuration, steps).steps,
             self._horizon,
             self._verify_steps,
             wishes.verify_seeds,
             lambda configuration: self._trials.is_valid(configuration) is None,
             wishes.margin,
-            self._seen_of_bad(),
+            1.0 if report.reproduction_rate is None else report.reproduction_rate,
         )
         # The first run of all is left out, which is cold and waits for imports.
-        isolating = sum(row.seconds for row in self._report.rows if row.purpose is not Purpose.BAD_BASELINE)
-        pace = seen.seconds / max(1, self._length(self._good_run))
+        isolating = sum(row.seconds for row in report.rows if row.purpose is not Purpose.BAD_BASELINE)
+        pace = self._good_run.seen.seconds / max(1, self._length(self._good_run))
         budget = Budget(isolating, pace, wishes.remedies, wishes.jobs)
         return Given(terms, proposals, budget, self._known(proposals), wishes.keep)
 
@@ -175,17 +145,7 @@ class Isolated:
             safe = report.safe_configuration
             corrections = [tuple(name for name in safe if not equal(safe[name], settings.bad[name]))]
         failed = [row.values for row in report.rows if row.outcome is Outcome.FAIL]
-        causes = [cause.parameters for cause in report.causes]
-        return Proven(settings.good, settings.bad, causes, corrections, failed)
-
-    def _seen_of_bad(self) -> Seen:
-        """How often the user's own configuration, and each cause alone, passed and failed."""
-        bad = self._settings.bad
-        whole = [row for row in self._report.rows if all(equal(row.values[name], bad[name]) for name in bad)]
-        fails = {row.number for row in whole if row.outcome is Outcome.FAIL}
-        for cause in self._report.causes:
-            fails |= set(cause.evidence.fails.trials)
-        return Seen(sum(row.outcome is Outcome.PASS for row in whole), max(1, len(fails)))
+        return Proven(settings.good, settings.bad, [cause.parameters for cause in report.causes], corrections, failed)
 
     def _identity(self, changes: Configuration) -> str | None:
         """What the user's configuration with these changes comes to, as the library resolves it; None if it cannot be
@@ -249,7 +209,7 @@ class Isolated:
             configuration = {name: row.values[name] for name in self._settings.bad}
             if key_of(configuration, 0) not in wanted or row.outcome is not Outcome.PASS:
                 continue
-            run = self._trials.site.load(self._folder_of(row.number))
+            run = self._trials.site.load(row.number)
             if run is None:
                 continue
             steps = self._length(run)

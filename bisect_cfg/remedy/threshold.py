@@ -7,8 +7,7 @@ that rate would have been seen.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 LUCK = 0.05
@@ -19,25 +18,12 @@ MOST_REPEATS = 8
 whose runs are longer."""
 
 
-class Seen(NamedTuple):
-    """How many runs of one value were healthy, and how many were not."""
-
-    healthy: int = 0
-    unhealthy: int = 0
-
-
 class Bracket(NamedTuple):
-    """Where the threshold lies, as indices of the values.
+    """Where the threshold lies, as indices of the values."""
 
-    Attributes:
-        low: of the last value that counts as healthy.
-        high: of the first unhealthy one.
-        ask: of the value to run next; None once nothing lies between.
-    """
-
-    low: int
-    high: int
-    ask: int | None
+    low: int  # the last value that counts as healthy
+    high: int  # the first unhealthy one
+    ask: int | None  # what to run next; None once nothing lies between
 
 
 def failure_bound(runs: int) -> float:
@@ -45,28 +31,21 @@ def failure_bound(runs: int) -> float:
     return 1 - LUCK ** (1 / runs) if runs else 1.0
 
 
-def repeats_for(bad: Seen) -> int:
-    """How many healthy runs make a value healthy.
-
-    Args:
-        bad: runs of what is known to fail.
-    """
-    if not bad.healthy:
-        return 1
-    passing = bad.healthy / (bad.healthy + bad.unhealthy)
-    return min(MOST_REPEATS, max(2, math.ceil(math.log(LUCK) / math.log(passing)))) if passing < 1 else MOST_REPEATS
+def repeats_for(rate: float) -> int:
+    """How many healthy runs make a value healthy, if what fails does so in this share of its runs."""
+    return next((runs for runs in range(1, MOST_REPEATS) if (1 - rate) ** runs <= LUCK), MOST_REPEATS)
 
 
-def bracket(last: int, seen: Mapping[int, Seen], repeats: int = 1) -> Bracket:
+def bracket(last: int, seen: Mapping[int, Sequence[bool]], repeats: int = 1) -> Bracket:
     """What is known of the threshold, and what to run next.
 
     Args:
         last: index of the bad value; that of the good one is 0.
-        seen: runs of the values between, by index.
+        seen: index of a value between -> whether each of its runs was healthy.
         repeats: see `repeats_for`.
     """
-    high = min((index for index, runs in seen.items() if runs.unhealthy), default=last)
-    healthy = {index: runs.healthy for index, runs in seen.items() if index < high}
+    high = min((index for index, runs in seen.items() if not all(runs)), default=last)
+    healthy = {index: len(runs) for index, runs in seen.items() if index < high}
     low = max((index for index, times in healthy.items() if times >= repeats), default=0)
     begun = max((index for index in healthy if index > low), default=None)
     middle = (low + high) // 2 if high - low > 1 else None

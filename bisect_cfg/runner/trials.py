@@ -38,6 +38,9 @@ STRETCH = 2
 COLD_CHECK = "cold_check"
 """Attribute of a result: what `Site.sure` says of it."""
 
+JUDGED_BY = "judged_by"
+"""Attribute of a result: the `Standard.digest` of its verdict, which stands as long as the standard is the same."""
+
 CHECKS_CONFIGS = frozenset({"trl", "transformers", "accelerate", "torch"})
 """Packages that decide whether a training config can be built."""
 
@@ -158,7 +161,7 @@ class Trials:
         verdict = run.judged(self.standard)
         result = result_of(run, verdict)
         self._see(result)
-        return result
+        return replace(result, attributes={**result.attributes, JUDGED_BY: self.standard.digest})
 
     def recall(self, results: Sequence[TrialResult]) -> None:
         """Take in, in their order, what the results of earlier passes have shown of how trials must be run, so that a
@@ -182,7 +185,7 @@ class Trials:
         whoever ran the trial: there what was said then stands.
         """
         told = result.attributes.get("observation")
-        if told is None:
+        if told is None or result.attributes.get(JUDGED_BY) == self.standard.digest:
             return result.outcome
         key = result.attributes["folder"], self.standard
         if key not in self._outcomes:

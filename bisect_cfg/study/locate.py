@@ -51,18 +51,20 @@ def locate(study: Study) -> None:
     failure = answer.bad_run.shown.signature
     if not study.options.where or failure is None or not answer.report.causes:
         return
-    study.listener.phase("where", "looking for the place where it fails, with the instruments on")
     kind = "non-finite" if is_sampling_error(failure) else failure.kind
     if kind not in RERUN or (failure.kind == "signal" and failure.name in SENT_FROM_OUTSIDE):
         where = _read(answer.bad_run, kind)
         study.find(place=Place(where, True, answer.bad_run.folder.name, 0.0) if where else None)
         return
-    try:
-        run = study.before(QUESTION) or study.train(_plan(study, kind), limited=False)
-    except InputsChanged:
-        raise
-    except (InputError, OSError):  # nothing that was proven depends on it
-        return
+    run = study.before(QUESTION)
+    if run is None:
+        study.listener.phase("where", "looking for the place where it fails, with the instruments on")
+        try:
+            run = study.train(_plan(study, kind), limited=False)
+        except InputsChanged:
+            raise
+        except (InputError, OSError):  # nothing that was proven depends on it
+            return
     same = _same(study, run, failure)
     where = _read(run, kind) if same else Where()
     note = "" if same else _otherwise(run)

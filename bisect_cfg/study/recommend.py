@@ -22,7 +22,7 @@ from bisect_cfg.probe.redact import mask
 from bisect_cfg.remedy.order import Given, Look, left, look
 from bisect_cfg.remedy.proposals import Safe, ranked
 from bisect_cfg.remedy.remedy import MOST_ASKED, Aim, Attempt, Ran, RemedyStatus
-from bisect_cfg.remedy.terms import Health, Isolated, Wishes, meaning_of
+from bisect_cfg.remedy.terms import Health, Isolated, Wishes
 from bisect_cfg.reports.text import unhealthy
 from bisect_cfg.runner.environments import CannotBuild
 from bisect_cfg.runner.plan import Plan, StopRule
@@ -54,21 +54,13 @@ def recommend(study: Study) -> None:
         cures=cures_of(study, answer.known and answer.known.entry),
     )
     study.listener.phase("safe values", "looking for safe values")
-
-    def folder_of(number: int) -> str:
-        return str(answer.details.get(number, {}).get("folder", number))
-
-    meaning = meaning_of(study.settings)
-    isolated = Isolated(study.trials, report, answer.bad_run, answer.good_run, wishes, folder_of, meaning)
+    isolated = Isolated(study.trials, report, answer.bad_run, answer.good_run, wishes)
     work = _Work(study, isolated, isolated.given())
     run_loop(work, LocalEngine(work.execute, options.jobs))
     safe = work.answer()
     best = {**study.settings.bad, **safe.best.changes} if safe.best else None
     report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
     study.find(report=report, safe=safe, details={**answer.details, **safe.details})
-
-
-# -------------------------------------------------------------------------------------------------- as they are record
 
 
 def begin(store: Store, attempt: Attempt, mode: str) -> int:
@@ -83,12 +75,13 @@ def begin(store: Store, attempt: Attempt, mode: str) -> int:
     return store.begin_values(attempt.configuration, {SAFE: plain(asked), **purpose}).number
 
 
-def made(store: Store) -> list[Ran]:
-    """The runs of this phase that have ended."""
-    return [_ran(trial, store) for trial in store.trials(SAFE) if trial.state.is_finished()]
+def finished(store: Store) -> list[FrozenTrial]:
+    """The trials of this phase that have ended."""
+    return [trial for trial in store.trials(SAFE) if trial.state.is_finished()]
 
 
-def _ran(trial: FrozenTrial, store: Store) -> Ran:
+def ran(trial: FrozenTrial, store: Store) -> Ran:
+    """What a finished trial says."""
     asked, result = trial.user_attrs[SAFE], result_of(trial)
     configuration = dict(asked["configuration"])
     for factor in store.factors:  # secrets, which stand in no study, are as the factors have them
@@ -109,16 +102,6 @@ def _ran(trial: FrozenTrial, store: Store) -> Ran:
     )
 
 
-def _details(trial: FrozenTrial, store: Store, isolated: Isolated) -> JsonObject:
-    """What else is worth keeping of a run: what it set beside the factors, and its seed."""
-    asked = trial.user_attrs[SAFE]
-    extra = {name: value for name, value in asked["configuration"].items() if name not in store.levels}
-    return {**(trial.user_attrs.get("attributes") or {}), "extra": extra, "seed": isolated.seed(asked["seed"])}
-
-
-# ---------------------------------------------------------------------------------------------------- as they are made
-
-
 @dataclass(eq=False)
 class _Begun:
     """A run that was begun; `needed` ends when its result cannot change anything any more."""
@@ -128,12 +111,8 @@ class _Begun:
     needed: bool = True
 
 
-@dataclass(frozen=True)
-class _Result:
-    """What came of it; `health` is None where it was not needed any more, `run` where its packages cannot be had."""
-
-    run: Run | None
-    health: Health | None = None
+_Result = tuple[Run | None, Health | None]
+"""What came of a run: None for it where its packages cannot be had, None for its health where nobody needs it."""
 
 
 class _Work:
@@ -145,6 +124,9 @@ class _Work:
         self.interrupt, self.go_on = study.site.interrupt, study.site.go_on
         self.running: list[_Begun] = []
 
+    def _runs(self) -> list[Ran]:
+        return [ran(trial, self._store) for trial in finished(self._store)]
+
     def next_action(self) -> _Begun | Action:
         found = self._look()
         if not found.wanted or self._spent(found):
@@ -152,7 +134,7 @@ class _Work:
         if len(self.running) >= self._options.jobs:
             return Action.WAIT
         attempt, listener = found.wanted[0], self._study.listener
-        listener.safe_runs_left(left(self._given, made(self._store)))
+        listener.safe_runs_left(left(self._given, self._runs()))
         mode = str(self._isolated.prefix(attempt.configuration, attempt.steps))
         begun = _Begun(begin(self._store, attempt, mode), attempt)
         self.running.append(begun)
@@ -161,7 +143,7 @@ class _Work:
 
     def _look(self) -> Look:
         """How things stand; a run that can change nothing any more is ended."""
-        found = look(self._given, made(self._store), [begun.attempt for begun in self.running])
+        found = look(self._given, self._runs(), [begun.attempt for begun in self.running])
         still = {attempt.key for attempt in found.open}
         for begun in self.running:
             if begun.attempt.aim is Aim.VERIFY and begun.attempt.key not in still:
@@ -180,29 +162,28 @@ class _Work:
         try:
             run, _ = self._study.site.sure(plan)
         except CannotBuild as error:
-            return _Result(None, Health(False, why=str(error).splitlines()[-1]))
-        return _Result(run, self._isolated.health_of(run, begun.attempt) if begun.needed else None)
+            return None, Health(False, why=str(error).splitlines()[-1])
+        return run, self._isolated.health_of(run, begun.attempt) if begun.needed else None
 
     def record(self, begun: _Begun, result: _Result) -> None:
-        run, health, attempt = result.run, result.health, begun.attempt
-        self.running.remove(begun)
+        run, health = result
+        attempt, steps = begun.attempt, begun.attempt.steps
         if health is None:
             self._store.void(begun.number, Void.NOT_NEEDED)
+            self.running.remove(begun)
             return
         outcome = Outcome.PASS if health.healthy else Outcome.FAIL
         told = TrialResult(outcome, health.signature, unhealthy(health), step=health.failed_at)
-        steps = attempt.steps
         if run is not None:
             step = health.failed_at or (run.seen.steps if run.seen.counted else None)
-            attributes = {**run.attributes, "horizon": attempt.steps}
-            told = replace(
-                told, seconds=run.seen.seconds, step=step, attributes=attributes, intermediate=run.intermediate
-            )
-            steps = min(attempt.steps, run.seen.steps or attempt.steps)
+            attributes = {**run.attributes, "horizon": steps}
+            told = replace(told, seconds=run.seen.seconds, step=step, attributes=attributes)
+            steps = min(steps, run.seen.steps or steps)
         values = result_attributes(told, outcome)
         if health.failed_at is not None:
             values[FAILED_AT] = health.failed_at
-        self._store.finish(begun.number, values, outcome, told.intermediate, healthy=True)
+        self._store.finish(begun.number, values, outcome, run and run.intermediate, healthy=True)
+        self.running.remove(begun)
         self._study.listener.safe_run_finished(begun.number, replace(attempt, steps=steps), health, told.seconds)
 
     def close(self, begun: _Begun) -> None:
@@ -220,13 +201,22 @@ class _Work:
             terms = self._given.terms
             wanted = isolated.prefix({**terms.bad, **best.changes}, terms.verify_steps)
             prefix = replace(wanted, steps=best.steps)
-        finished = [trial for trial in store.trials(SAFE) if trial.state.is_finished()]
         return Safe(
             tuple(rank),
-            tuple(row_of(trial, store.levels) for trial in finished),
-            {trial.number: _details(trial, store, isolated) for trial in finished},
+            tuple(row_of(trial, store.levels) for trial in finished(store)),
+            {trial.number: self._details(trial) for trial in finished(store)},
             tuple(isolated.seed(number) for number in range(seeds)),
             prefix,
             self._spent(found),
             frozenset(name.removeprefix("args.") for name in options.keep),
         )
+
+    def _details(self, trial: FrozenTrial) -> JsonObject:
+        """What else is worth keeping of a run: what it set beside the factors, and its seed."""
+        asked = trial.user_attrs[SAFE]
+        extra = {name: value for name, value in asked["configuration"].items() if name not in self._store.levels}
+        return {
+            **(trial.user_attrs.get("attributes") or {}),
+            "extra": extra,
+            "seed": self._isolated.seed(asked["seed"]),
+        }

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bisect_cfg.remedy.ranges import RATIO, search_range_of
 from bisect_cfg.remedy.remedy import FARTHEST_MARGIN, STEPS_BACK, Aim, Attempt, Proposal, Ran, Remedy, Terms, follow
-from bisect_cfg.remedy.threshold import MOST_REPEATS, Seen, bracket, failure_bound, repeats_for
+from bisect_cfg.remedy.threshold import MOST_REPEATS, bracket, failure_bound, repeats_for
 
 GOOD, BAD = {"lr": 1e-6, "batch": 64}, {"lr": 1e-2, "batch": 1}
 LR = search_range_of("lr", GOOD["lr"], BAD["lr"])
@@ -159,20 +159,18 @@ def test_a_failure_that_always_showed_costs_a_binary_search(last, share):
     threshold, seen = int(share * (last - 1)), {}  # the last healthy value
     while (found := bracket(last, seen)).ask is not None:
         assert found.ask not in seen
-        seen[found.ask] = Seen(1, 0) if found.ask <= threshold else Seen(0, 1)
+        seen[found.ask] = [found.ask <= threshold]
     assert (found.low, found.high) == (threshold, threshold + 1)
     assert len(seen) <= math.ceil(math.log2(last))
 
 
-@pytest.mark.parametrize(
-    ("bad", "repeats"), [(Seen(0, 9), 1), (Seen(1, 1), 5), (Seen(1, 9), 2), (Seen(3, 1), MOST_REPEATS)]
-)
-def test_passes_are_repeated_where_the_failure_came_and_went(bad, repeats):
-    assert repeats_for(bad) == repeats
-    assert bracket(10, {5: Seen(repeats, 0)}, repeats) == (5, 10, 7)
+@pytest.mark.parametrize(("rate", "repeats"), [(1.0, 1), (0.96, 1), (0.9, 2), (0.5, 5), (0.2, MOST_REPEATS)])
+def test_passes_are_repeated_where_the_failure_came_and_went(rate, repeats):
+    assert repeats_for(rate) == repeats
+    assert bracket(10, {5: [True] * repeats}, repeats) == (5, 10, 7)
     if repeats > 1:
-        assert bracket(10, {5: Seen(repeats - 1, 0)}, repeats) == (0, 10, 5)
-        assert bracket(10, {5: Seen(repeats - 1, 1)}, repeats) == (0, 5, 2)
+        assert bracket(10, {5: [True] * (repeats - 1)}, repeats) == (0, 10, 5)
+        assert bracket(10, {5: [True] * (repeats - 1) + [False]}, repeats) == (0, 5, 2)
 
 
 def test_a_threshold_is_found_though_the_failure_is_random():
@@ -180,10 +178,10 @@ def test_a_threshold_is_found_though_the_failure_is_random():
     for seed in range(200):
         threshold = 10 ** random.Random(seed).uniform(-5.5, -2.5)
         world = World(threshold, rate=0.7, seed=seed)
-        (found,) = world.finish(known=Seen(3, 7)).ranges
+        (found,) = world.finish(rate=0.7).ranges
         right += found.healthy <= threshold
         assert found.unhealthy >= threshold, "a value that failed is none that trains"
-        assert sum(attempt.aim is Aim.RANGE for attempt in world.asked) <= SEARCHES * repeats_for(Seen(3, 7))
+        assert sum(attempt.aim is Aim.RANGE for attempt in world.asked) <= SEARCHES * repeats_for(0.7)
     assert right >= 180  # a pass beyond the threshold is believed wrongly in at most 5 % of its tries
 
 
@@ -191,12 +189,11 @@ def test_a_threshold_is_found_though_the_failure_is_random():
 @given(st.floats(-7, -1), st.sampled_from([1.0, 0.8, 0.3]), st.floats(-7, -1), st.floats(0, 1), st.integers(0, 99))
 def test_whatever_the_world_is_like(threshold, rate, slow, margin, seed):
     world = World(threshold=10**threshold, rate=rate, slow=10**slow, seed=seed)
-    known = Seen(0, 1) if rate == 1 else Seen(10 - int(10 * rate), int(10 * rate))
-    remedy = world.finish(margin=margin, known=known)
+    remedy = world.finish(margin=margin, rate=rate)
     keys = [(attempt.key, attempt.steps) for attempt in world.asked]
     assert len(keys) == len(set(keys)), "asked twice"
     assert all(GOOD["lr"] <= attempt.configuration["lr"] <= BAD["lr"] for attempt in world.asked)
-    assert len(keys) <= 1 + SEARCHES * repeats_for(known) + 3 * 4, "more than a search and four verifications"
+    assert len(keys) <= 1 + SEARCHES * repeats_for(rate) + 3 * 4, "more than a search and four verifications"
     assert remedy.status in ("verified", "rejected")
     if remedy.status == "verified":
         proofs = [ran for ran in world.runs if ran.number in remedy.passed]

@@ -7,16 +7,22 @@ from types import SimpleNamespace
 
 import pytest
 
+from bisect_cfg.common.configuration import Factor
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.remedy.remedy import Aim, Attempt
-from bisect_cfg.remedy.terms import Health, Isolated, Meaning, Wishes
+from bisect_cfg.remedy.terms import Health, Isolated, Wishes
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.verdict import Ended, Failure, Metrics, Observation, Standard
 from bisect_cfg.store.causes import Report
+from bisect_cfg.targets.sides import Sides
 
 WISHES = Wishes(0.5, None, 3, None, (), 1, ())
 BAD = {"learning_rate": 1e-3, "warmup_steps": 80}
-SCRIPT, COMMAND = Meaning(types={"learning_rate": "float"}, seed=42), Meaning()
+SCRIPT = SimpleNamespace(
+    bad=BAD, resolved={}, varied=(), capture=SimpleNamespace(args=SimpleNamespace(types={"learning_rate": "float"}))
+)
+COMMAND = Sides(tuple(Factor(name, None, value) for name, value in BAD.items()), {}, {})
+Settings = SimpleNamespace | Sides
 
 
 def run(
@@ -31,14 +37,14 @@ def run(
     return Run(seen, traces, Path("0"))
 
 
-def isolated(meaning: Meaning, counted: bool = True) -> Isolated:
+def isolated(settings: Settings, counted: bool = True) -> Isolated:
     standard = Standard(Failure(Signature("signal", "SIGFPE")))
-    trials = SimpleNamespace(settings=SimpleNamespace(bad=BAD), horizon=12, standard=standard)
-    return Isolated(trials, Report("isolated"), run(), run(counted=counted), WISHES, str, meaning)
+    trials = SimpleNamespace(settings=settings, horizon=12, standard=standard)
+    return Isolated(trials, Report("isolated"), run(), run(counted=counted), WISHES)
 
 
-def health(meaning: Meaning, ran: Run, configuration: dict = BAD, counted: bool = True) -> Health:
-    return isolated(meaning, counted).health_of(ran, Attempt(configuration, 0, 12, Aim.RESET, ""))
+def health(settings: Settings, ran: Run, configuration: dict = BAD, counted: bool = True) -> Health:
+    return isolated(settings, counted).health_of(ran, Attempt(configuration, 0, 12, Aim.RESET, ""))
 
 
 def test_a_script_that_has_not_met_its_rate_is_too_short_unless_it_came_to_its_end():
@@ -51,11 +57,11 @@ def test_what_a_commands_settings_mean_is_not_known_whatever_they_are_called(nam
     assert health(COMMAND, run(), named) == health(COMMAND, run(ended="stopped"), named) == Health(True)
 
 
-@pytest.mark.parametrize("meaning", [SCRIPT, COMMAND])
-def test_a_death_and_a_drift_are_told_of_either(meaning):
-    died = health(meaning, run(steps=4, died=Signature("signal", "SIGFPE")), {})
+@pytest.mark.parametrize("settings", [SCRIPT, COMMAND])
+def test_a_death_and_a_drift_are_told_of_either(settings):
+    died = health(settings, run(steps=4, died=Signature("signal", "SIGFPE")), {})
     assert (died.healthy, died.failed_at, died.signature) == (False, 5, str(Signature("signal", "SIGFPE")))
-    diverged = health(meaning, run(loss=1e3), {})
+    diverged = health(settings, run(loss=1e3), {})
     assert not diverged.healthy and diverged.died is None and diverged.signature.startswith("not healthy: ")
 
 
@@ -65,7 +71,7 @@ def test_of_a_command_without_metrics_only_the_death_tells():
 
 
 @pytest.mark.parametrize(
-    ("meaning", "counted", "ordered"),
+    ("settings", "counted", "ordered"),
     [
         # The warmup is too long to wait for, so the trial begins at the full rate.
         (SCRIPT, True, ({"learning_rate": 1e-3, "warmup_steps": 0, "seed": 43}, 12)),
@@ -73,5 +79,5 @@ def test_of_a_command_without_metrics_only_the_death_tells():
         (COMMAND, False, (BAD, None)),
     ],
 )
-def test_how_a_run_with_another_seed_is_ordered(meaning, counted, ordered):
-    assert isolated(meaning, counted).ordered(Attempt(BAD, 1, 12, Aim.VERIFY, "")) == ordered
+def test_how_a_run_with_another_seed_is_ordered(settings, counted, ordered):
+    assert isolated(settings, counted).ordered(Attempt(BAD, 1, 12, Aim.VERIFY, "")) == ordered

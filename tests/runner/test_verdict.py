@@ -16,7 +16,7 @@ from bisect_cfg.common.failures.health import RULES, SILENT_KINDS
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.probe.protocol import METRICS_FILE
 from bisect_cfg.remedy.remedy import Aim, Attempt
-from bisect_cfg.remedy.terms import Isolated, Meaning, Wishes
+from bisect_cfg.remedy.terms import Isolated, Wishes
 from bisect_cfg.reports.answer import failure_of
 from bisect_cfg.reports.text import VERBS
 from bisect_cfg.runner.runs import Run
@@ -33,6 +33,7 @@ from bisect_cfg.runner.verdict import (
 )
 from bisect_cfg.store.causes import Report
 from bisect_cfg.study.study import Study
+from bisect_cfg.targets.sides import Sides
 
 CRASH, NAN, COLLAPSE = Signature("signal", "SIGFPE"), Signature("non-finite", "parameters"), Signature("collapse")
 
@@ -133,10 +134,10 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(
     assert in_search.signature == (str(study.verdict_of(run).signature) if in_search.outcome.value != "pass" else None)
 
     wishes = Wishes(0.5, None, 3, None, (), 1, ())
-    runner.settings, runner.horizon = SimpleNamespace(resolved={}, bad={}), 12
+    runner.settings, runner.horizon = Sides((), {}, {}), 12
     good = Run(replace(seen, died=None), SimpleNamespace(
         metrics=SimpleNamespace(rows=rows()), as_metrics=Metrics(rows()), event=NOTHING, all=NONE), folder)  # fmt: skip
-    isolated = Isolated(runner, Report("isolated"), good, good, wishes, str, Meaning())
+    isolated = Isolated(runner, Report("isolated"), good, good, wishes)
     healthy = isolated.health_of(run, Attempt({}, 0, 12, Aim.RESET, "")).healthy
     assert not healthy or run.judged(Standard(failure)).outcome is Outcome.PASS
 

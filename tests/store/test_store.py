@@ -20,7 +20,7 @@ from bisect_cfg.store.encoding import QUESTION, SAFE, SUBSET, result_attributes
 from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.store.sampler import SearchTrials
 from bisect_cfg.store.store import Store, StudyHeld, StudyMismatch, Void
-from bisect_cfg.study.recommend import begin, made
+from bisect_cfg.study.recommend import begin, finished, ran
 
 GOOD = {"lr": 1e-6, "bf16": False, "steps": 4, "optim": "adamw"}
 BAD = {"lr": 1e-3, "bf16": True, "steps": 16, "optim": "sgd"}
@@ -89,8 +89,8 @@ def test_each_phase_sees_its_own_trials(storage) -> None:
     for one in (asked, number):
         result = TrialResult(Outcome.PASS, seconds=2.0)
         store.finish(one, result_attributes(result, result.outcome), result.outcome)
-    (ran,) = made(store)
-    assert (ran.number, ran.healthy, ran.steps, ran.seconds) == (number, True, 30, 2.0)
+    (one,) = (ran(trial, store) for trial in finished(store))
+    assert (one.number, one.healthy, one.steps, one.seconds) == (number, True, 30, 2.0)
     assert store.number_of("bad-config-1") == asked and store.number_of("good") is None and store.count() == 3
 
 
