@@ -13,6 +13,7 @@ from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
 from trl import GRPOConfig, ModelConfig
 
+from bisect_cfg.common.configuration import equal
 from bisect_cfg.common.parameters import address, canonical, dotted
 from bisect_cfg.remedy.alternatives import (
     FOLDER,
@@ -156,7 +157,7 @@ def test_settings_that_this_trl_does_not_know_are_not_offered() -> None:
 def test_a_proposal_always_changes_the_configuration_and_never_comes_twice(bad: dict) -> None:
     found = settings_of(alternatives_for({name: (None, value) for name, value in bad.items()}, bad))
     for settings in found:
-        assert settings and all(bad.get(name, "absent") != value for name, value in settings.items())
+        assert settings and not any(equal(bad.get(name, "absent"), value) for name, value in settings.items())
         assert found.count(settings) == 1
 
 
