@@ -74,8 +74,8 @@ def _look(cls, given):
     state.objects += 1
     found = {}
     with contextlib.suppress(Exception):  # of a class of the user's own
-        for key, path in _origins(given).items():
-            found.update(_defaults_within(path, given[key], *_fields(cls).get(key, (False, None, None))))
+        for key, (path, value) in _origins(given).items():
+            found.update(_defaults_within(path, value, *_fields(cls).get(key, (False, None, None))))
     if found:
         shown = {".".join(path[1:]): values.encode(value, path[-1]) for path, value in found.items()}
         record.event(protocol.OwnDefaults("script", shown))
@@ -93,14 +93,14 @@ def _defaults_within(path, given, known, default, inner):
 
 
 def _origins(given):
-    """Key -> path in the script's files, of the values that come from there."""
+    """Key -> path in the script's files and value there, of the values that come from there."""
     nodes = {
         (number, *path): value for number, tree in enumerate(state.files) for path, value in nodes_of(tree).items()
     }
     found = {}
     for path, value in nodes.items():
         for key in {path[-1], "_".join(path[1:][-2:])} & given.keys():
-            if value is given[key] or (type(value) is type(given[key]) and value == given[key]):
+            if value is given[key] or _holds(given[key], value):
                 found.setdefault(key, []).append(path)
     beside = Counter(path[:-1] for paths in found.values() for path in paths)
 
@@ -108,7 +108,15 @@ def _origins(given):
         itself = nodes[path] is given[key] and not sources.is_shared(given[key])
         return itself, path not in state.owned, beside[path[:-1]]
 
-    return {key: max(paths, key=lambda path: likely(key, path)) for key, paths in found.items()}
+    chosen = {key: max(paths, key=lambda path: likely(key, path)) for key, paths in found.items()}
+    return {key: (path, nodes[path]) for key, path in chosen.items()}
+
+
+def _holds(given, value):
+    """Whether a value is that of a file, of which a dictionary may have more by now."""
+    if isinstance(value, dict) and isinstance(given, dict):
+        return bool(value) and all(key in given and _holds(given[key], inner) for key, inner in value.items())
+    return type(value) is type(given) and value == given
 
 
 def nodes_of(tree, before=()):

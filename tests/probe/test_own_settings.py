@@ -386,3 +386,25 @@ def test_the_good_side_of_what_a_flag_overrides_in_a_file_is_what_the_file_says(
     found, result = causes(tool, "--", *flags)
     assert "learning_rate" in found[0]
     assert result["causes"][0]["parameters"]["learning_rate"] == {"good": 2e-6, "bad": 0.01}
+
+
+def test_a_variable_that_fills_a_model_is_found(tool):
+    """... which a library reads on the script's behalf; the file's key fills a field of the same model."""
+    pytest.importorskip("pydantic_settings")
+    script(tool.folder, """
+    import types, yaml
+    from pydantic import BaseModel
+    from pydantic_settings import BaseSettings
+    class Reward(BaseModel):
+        mix: float = 0.1
+        scale: int = 1
+    class Own(BaseSettings, env_prefix="OWN_", env_nested_delimiter="__"):
+        reward: Reward = Reward()
+        tricky: bool = False
+    own = Own(**yaml.safe_load(open("own.yaml")))
+    given = types.SimpleNamespace(lr=3e-4, mix=own.reward.mix, tricky=own.tricky, scale=own.reward.scale)
+    """ + TRAINS.format("given.tricky and given.mix > 0.5 and given.scale == 3"))  # fmt: skip
+    (tool.folder / "own.yaml").write_text("reward: {mix: 0.9}\n")
+    tool.environment |= {"OWN_TRICKY": "1", "OWN_REWARD__SCALE": "3", "OWNER": "x"}
+    found, _ = causes(tool)
+    assert [sorted(one) for one in found] == [["env.OWN_REWARD__SCALE", "env.OWN_TRICKY", "script.reward.mix"]]
