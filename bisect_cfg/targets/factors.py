@@ -253,9 +253,9 @@ class Comparison:
         return found
 
     @cached_property
-    def _in_files(self) -> Row:
-        """Field -> value of the key of that name in the script's own file, of the fields for which a flag has taken its
-        place: one that has no default itself, or one of words (``--set grpo.beta=0.1``) that name the key."""
+    def _overridden(self) -> Row:
+        """Key of the script's own file -> value there, of those whose place a flag has taken: one that has no default
+        itself, or one of words (``--set grpo.beta=0.1``) that name the key."""
         own = self.capture.others.get("script")
         if own is None:
             return {}
@@ -266,8 +266,14 @@ class Comparison:
         for key, value in own.raw.items():
             before, _, last = key.rpartition(".")
             if not has_tag(value) and (key in named or (before and last in open_flags)):
-                found[last] = None if last in found else value  # of two keys nobody knows which is meant
+                found[key] = value
         return found
+
+    def _in_file(self, field: str) -> Encoded:
+        """The value of a field in the script's own file, where a flag has taken its place; None if there is none, or
+        more than one key of that name."""
+        found = [value for key, value in self._overridden.items() if key.rpartition(".")[2] == field]
+        return found[0] if len(found) == 1 else None
 
     def _reset(self, source: Source, key: str) -> Encoded:
         """The raw value of the good side: as the user says; else what the script hands on where nobody gives it that;
@@ -276,7 +282,7 @@ class Comparison:
         if name in self.good:
             return self.good[name]
         _, good = self._made_of.get(name, ("", None))
-        good = self._in_files.get(key) if good is None else good
+        good = self._in_file(key) if good is None else good
         same = good is None or equal(good, look_up(source.defaults, key))
         return DEFAULT if same or source.kind in OWN or has_tag(good) else good
 
@@ -419,6 +425,8 @@ class Comparison:
             reason = PINNED if name in self.pins else why_pinned(self.capture, source, key)
             if source.kind != "load" and key not in known:
                 continue
+            if source.kind == "script" and key in self._overridden and name not in self.good:
+                continue  # the flag is varied
             if reason:
                 pinned |= {name: reason} if reason != HANDED_ON else {}
                 continue
