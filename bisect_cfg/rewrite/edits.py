@@ -17,7 +17,6 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
 from bisect_cfg.common.cells import SUFFIX, CellLine, cells_in, place_in, script_of
@@ -26,7 +25,7 @@ from bisect_cfg.common.files import read_text
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.protocol import NAMESPACE, Assigned, Opened
 from bisect_cfg.probe.redact import scrub
-from bisect_cfg.rewrite import command_line, python, toml, yaml_json
+from bisect_cfg.rewrite import command_line, data, python
 from bisect_cfg.rewrite.notebook import pieces_of
 from bisect_cfg.rewrite.place import Change, Piece, Place, splice
 from bisect_cfg.targets.command import CommandTarget
@@ -280,7 +279,7 @@ def configures(path: Path, fields: Collection[str]) -> bool:
         own = sum(key in fields for key in value)
         return (0 < len(value) <= 2 * own and SAVED not in value) or any(map(holds, value.values()))
 
-    return holds(_language(path).read(path, _texts([path]).get(path, "")))
+    return holds(data.read(path, _texts([path]).get(path, "")))
 
 
 def _texts(paths: Iterable[Path]) -> dict[Path, str]:
@@ -292,10 +291,6 @@ def _texts(paths: Iterable[Path]) -> dict[Path, str]:
         except (OSError, ValueError):
             continue
     return found
-
-
-def _language(path: Path) -> ModuleType:
-    return toml if path.suffix == ".toml" else yaml_json
 
 
 # ---------------------------------------------------------------------------------------------------------- the edits
@@ -386,7 +381,7 @@ class _Draft:
                 return None
         for one, names in ways:
             for path in self._places.files:
-                found = _language(path).places(path, self.text(path), one, names)
+                found = data.places(path, self.text(path), one, names)
                 matching = [place for place in found if place.matches]
                 piece = matching[0].put(one.new) if len(matching) == 1 else None
                 if piece is not None:
@@ -400,8 +395,8 @@ class _Draft:
         if not values:
             return []
         files = {path: self.text(path) for path in self._places.files}
-        ranked = sorted(files, key=lambda path: -_language(path).count(path, files[path], fields))
-        found = [(path, _language(path).added(path, files[path], values, fields)) for path in ranked]
+        ranked = sorted(files, key=lambda path: -data.count(path, files[path], fields))
+        found = [(path, data.added(path, files[path], values, fields)) for path in ranked]
         found = [(path, piece) for path, piece in found if piece is not None]
         if not found and (made := python.added(self._python, values, self._places.config, self._places.built)):
             found = [made]
@@ -431,7 +426,7 @@ class _Draft:
         inside = [
             (path, place)
             for path in (() if assigned else self._places.files)
-            for place in _language(path).places(path, self.text(path), change, names)
+            for place in data.places(path, self.text(path), change, names)
         ]
         if any(place.matches for _, place in inside):
             return inside

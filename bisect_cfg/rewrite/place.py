@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bisect_cfg.common.configuration import Value, equal
@@ -16,9 +16,6 @@ LARGEST_EXPONENT = 64
 
 Piece = tuple[int, int, str]
 """Start and end of a part of a text, and what is to stand there."""
-
-GONE = object()
-"""In place of a value: the key is not there."""
 
 _ARITHMETIC = (
     ast.Expression, ast.Constant, ast.UnaryOp, ast.BinOp, ast.USub, ast.UAdd,
@@ -106,40 +103,6 @@ def without_item(text: str, items: Sequence[tuple[int, int]], item: tuple[int, i
     if index + 1 < len(items):
         return item[0], items[index + 1][0], ""
     return items[index - 1][1] if index else item[0], item[1], ""
-
-
-def differences(old: Value, new: Value, name: Value = None) -> Iterator[tuple[Value, Value]]:
-    """(key, new value) of all that differs between two data; a list's items go by the key of the list."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in {**old, **new}:
-            if key not in old:
-                yield key, new[key]
-            else:
-                yield from differences(old[key], new.get(key, GONE), key)
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and any(map(_has_keys, old)):
-        for left, right in zip(old, new, strict=True):
-            yield from differences(left, right, name)
-    elif type(old) is not type(new) or not equal(old, new):
-        yield name, new
-
-
-def _has_keys(value: Value) -> bool:
-    return isinstance(value, (dict, list))
-
-
-def changes_only(old: Value, new: Value, names: Collection[str], wanted: Mapping[str, Value]) -> bool:
-    """Whether two data differ, and only where it is wanted.
-
-    Args:
-        old, new: what a file holds before and after.
-        names: the keys that may differ.
-        wanted: key -> value; a key that is not in it is to be gone.
-    """
-    found = list(differences(old or {}, new or {}))
-    return bool(found) and all(
-        name in names and (value is GONE if name not in wanted else value is not GONE and equal(value, wanted[name]))
-        for name, value in found
-    )
 
 
 def plain(value: Value) -> Value:

@@ -14,7 +14,7 @@ from bisect_cfg.common.configuration import Configuration, Value, equal
 from bisect_cfg.common.files import load_yaml
 from bisect_cfg.common.name import Name
 from bisect_cfg.probe.redact import mask, scrub
-from bisect_cfg.rewrite import yaml_json
+from bisect_cfg.rewrite import data
 from bisect_cfg.rewrite.edits import YAML, Changes, Edits, Places, edits_of, wanted
 from bisect_cfg.targets.captured import entries, has_tag
 from bisect_cfg.targets.command import CommandTarget
@@ -76,7 +76,7 @@ def _own_config(places: Places, changes: Changes, edits: Edits, title: str) -> s
         left += [] if made.edits else [f"{change.name}: {_value_of(change.new)} (set it in the script)"]
     secret = list(dict.fromkeys(name for name, value in _items(load_yaml(text)) if _holds_secret(name, value)))
     for name in secret:
-        shorter = yaml_json.without(path, text, name)
+        shorter = data.without(path, text, name)
         if shorter is None:
             return None
         text = shorter
@@ -91,9 +91,9 @@ def _configuring(places: Places, edits: Edits) -> Path | None:
     """Of the YAML files the one that changes, or the one that holds most of the training config."""
     held: dict[Path, int] = {}
     for path, text in places.files.items():
-        data = yaml_json.read(path, text) if path.suffix in YAML else None
-        if data is not None:
-            held[path] = sum(name in places.fields for name, _ in _items(data)) if isinstance(data, dict) else 0
+        content = data.read(path, text) if path.suffix in YAML else None
+        if content is not None:
+            held[path] = sum(name in places.fields for name, _ in _items(content)) if isinstance(content, dict) else 0
     changed = [path for path in held if path in edits.paths]
     most = [path for path, count in held.items() if count == max(held.values()) > 0]
     return next((found[0] for found in (changed, most) if len(found) == 1), None)
