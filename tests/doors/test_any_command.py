@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tools import ForkedTool, asked, assert_clear, undocumented
+from tools import ForkedTool, undocumented
 
 import bisect_cfg
 from bisect_cfg.runner.observe import observe_command
@@ -56,26 +56,6 @@ def bisected(tool, *arguments) -> dict:
 # ----------------------------------------------------------------------------------------- programs of other people
 
 
-def test_sort(tool):
-    (tool.folder / "names.txt").write_text("b\na\n")
-    good = ("--good", "check=false", "--good", "output=none", "--good", "unique=false", "--good", "reverse=false")
-    result = bisected(tool, *good, "--", "sort", "--unique", "--check", "--output", "o.txt", "--reverse", "names.txt")
-    assert causes_of(result) == [["check", "output"]], "sort refuses the two together, and only the two"
-    assert "incompatible" in result["failure"]["message"]
-    assert "--output" not in result["recommendation"]["command"] or "--check" not in result["recommendation"]["command"]
-
-
-def test_ruff_with_flags(tool):
-    (tool.folder / "m.py").write_text("x = 1\n")
-    (tool.folder / "bad.yaml").write_text("no-cache: true\nadd-noqa: true\nisolated: true\nshow-files: true\n")
-    (tool.folder / "good.yaml").write_text("no-cache: true\n")
-    sides = ("--good", "good.yaml", "--bad", "bad.yaml")
-    result = bisected(tool, *sides, "--", sys.executable, "-m", "ruff", "check", "{flags}", "m.py")
-    assert causes_of(result) == [["add-noqa", "show-files"]]
-    assert "cannot be used with" in result["failure"]["message"]
-    assert list(result["recommendation"]["changes"].values()) == [{"from": True, "to": "(unset)"}]
-
-
 @pytest.mark.skipif(shutil.which("sqlite3") is None, reason="no sqlite3")
 def test_sqlite3_with_values_in_one_argument(tool):
     good = ("--good", "table=t", "--good", "limit=1", "--good", "text=plain")
@@ -110,19 +90,6 @@ def test_python_with_a_configuration_file(tool):
     assert json.loads(given)["x"] == [2] and "Unknown level: 'LOUD'" in ended.stderr, told
     line = shlex.split(told.rpartition("```sh")[2].splitlines()[2])
     assert line[2:] == [*sides, "--no-recommend", "--", sys.executable, "check.py", "{config}"]
-
-
-def test_numbers_between_good_and_bad_are_tried(tool):
-    (tool.folder / "f").write_text("a\n")
-    said = tool("bisect", "--good", "batch-size=64", "--", "sort", "--batch-size", "1", "f")
-    assert said.status == 0, said.all
-    found = result_of(tool)["recommendation"]
-    assert found["verified"] and found["ranges"]["batch-size"]["not_from"] == 1
-    assert 1 < found["changes"]["batch-size"]["to"] < 64
-    assert [edit["old"] for edit in found["edits"]] == ["--batch-size 1"]
-    assert "Healthy in 3 of 3 runs: " in said.out, "no steps, no seeds"
-    assert {row["step"] for row in result_of(tool)["trials"]} == {None}
-    assert {one["steps"] for one in (found, *found["alternatives"])} == {None}
 
 
 def test_the_study_of_openrlhf(tool):
@@ -206,38 +173,6 @@ def test_ways_to_fail(tool, b, kind):
     tool.assert_nothing_left()
 
 
-@pytest.mark.parametrize(("b", "said"), [("127", "cannot be run"), ("125", "cannot be judged")])
-def test_what_cannot_be_run_is_an_error_before_any_search(tool, b, said):
-    assert_clear(run_status(tool, b), said, f"exit status {b}", "ordinary output")
-    assert len(asked(tool.folder / "bisect-cfg-studies" / "status")) == 2  # the question of one run and its purpose
-
-
-def test_a_bad_side_that_passes(tool):
-    said = run_status(tool, "0")
-    assert said.status == 1 and "does not fail: exit status 0" in said.out
-
-
-def test_a_good_side_that_fails(tool):
-    (tool.folder / "status.py").write_text("print('error: no')\nraise SystemExit(4)")
-    said = tool("bisect", "--good", "a=1", "--bad", "a=2", "--", sys.executable, "status.py", "{a}")
-    assert (
-        said.status == 1 and "The good configuration fails as well: it ends with exit status 4: error: no" in said.out
-    )
-
-
-def test_a_mixture_that_fails_otherwise_blames_nobody(tool):
-    """Skipped (125), and another failure with the same exit status, told by what the program complains of."""
-    (tool.folder / "t.py").write_text(
-        "import sys\na, b, c = sys.argv[1:]\n"
-        "if (a, b, c) == ('2', '2', '1'): sys.exit(125)\n"
-        "if (a, b) == ('1', '2'): sys.exit('error: another one')\n"
-        "if a == '2': sys.exit('error: the one')\n"
-    )
-    sides = [word for name in "abc" for word in ("--good", f"{name}=1", "--bad", f"{name}=2")]
-    result = bisected(tool, *sides, "--", sys.executable, "-S", "t.py", "{a}", "{b}", "{c}")
-    assert causes_of(result) == [["a"]] and "the one" in result["failure"]["message"]
-
-
 # -------------------------------------------------------------------------------------------- metrics in the output
 
 COLLAPSE = """
@@ -304,13 +239,6 @@ def test_from_python(tmp_path, monkeypatch):
             bisect_cfg.bisect(**wrong)
 
 
-def test_a_variable_that_is_to_be_none_is_not_set(tool):
-    """On either side, and the advice says so; `none` is no text."""
-    tool.environment["A"] = "1"
-    said = tool("bisect", "--study", "s", "--good", "env.A=none", "--no-recommend", "--", "sh", "-c", 'test -z "$A"')
-    assert said.status == 0 and "unset A" in said.all, said.all
-
-
 RENDER = """
 import argparse, os
 parser = argparse.ArgumentParser()
@@ -321,19 +249,6 @@ parser.add_argument("--out-dir")
 given = parser.parse_args()
 if given.fast and given.workers > 2 and os.environ.get("TILES"): raise RuntimeError("two workers took the same tile")
 """
-
-
-def test_a_python_programs_own_parser_has_the_good_side(tool):
-    (tool.folder / "render.py").write_text(RENDER)
-    tool.environment["TILES"] = "64"
-    flags = ["--workers", "8", "--fast", "--quality", "high", "--out-dir", "o"]
-    command = ["--", sys.executable, "render.py", *flags]
-    result = bisected(tool, *command)
-    assert causes_of(result) == [["env.TILES", "fast", "workers"]], result["causes"]
-    assert result["failure"]["exception"] == "RuntimeError" and list(result["not_varied"]) == ["out_dir"]
-    assert len(bisected(tool, *command)["trials"]) == len(result["trials"]), "nothing is run again"
-    said = tool("bisect", "--study", "s", "--", sys.executable, "render.py", *flags[:2])
-    assert said.status == 1 and "does not fail: exit status 0" in said.out
 
 
 def test_a_script_that_is_edited_while_its_command_is_bisected_stops_the_study(tool):

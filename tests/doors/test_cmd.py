@@ -1,10 +1,10 @@
 """Commands as they are typed, and what they answer: each case of `tests/cmd/*.yaml`.
 
-A case has `files` (name -> text; of a script, a text that `toys.script` completes; of a notebook, its cells), what is
-`run` there, the exit `status` (2 where nothing is said), and what it `says` on standard error, or where it says nothing
-there, on standard output; ``...`` stands for anything; and what its `result` holds: key -> value, where a cause is its
-settings, and keys within keys have a dot. More commands may follow in `then`. With RECORD=1 in the
-environment the files are written anew with what is said now, but for what has a ``...``.
+A case has `files` (name -> text; a script that imports nothing is completed by `toys.script`; a notebook has a list of
+cells), what is `run` there, the exit `status` (2 where nothing is said), and what it `says` on standard error, or where
+it says nothing there, on standard output, with ``...`` for anything. Its `result` says what result.json holds: key ->
+value; keys within keys have a dot, and a cause is its settings. More commands may follow in `then`. With RECORD=1 in
+the environment the files are written anew with what is said now, but for what has a ``...``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def write(folder: Path, files: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".ipynb":
             toys.notebook(folder, *text, name=name)
-        elif path.suffix == ".py":
+        elif path.suffix == ".py" and not text.startswith("import"):
             toys.script(folder, toys.FAILS if text == "FAILS" else text, name)
         else:
             path.write_text(text)
