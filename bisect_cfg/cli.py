@@ -65,12 +65,17 @@ class _Type(click.ParamType):
         from click.shell_completion import CompletionItem
 
         offered = self.kind.completes
-        if offered in ("file", "dir"):
-            return [CompletionItem(incomplete, type=offered)]
         if offered == "setting":
             from bisect_cfg.common.parameters import every
 
             offered = tuple(every())
+        elif offered == "study":
+            from bisect_cfg.store.folder import STUDIES
+            from bisect_cfg.store.state import STATE_FILE
+
+            offered = tuple(sorted(str(path.parent) for path in STUDIES.glob(f"*/{STATE_FILE}"))) or "dir"
+        if offered in ("file", "dir"):
+            return [CompletionItem(incomplete, type=offered)]
         return [CompletionItem(name) for name in offered if name.startswith(incomplete)]
 
 
@@ -205,22 +210,7 @@ class _Bisect(_Command):
         return super().parse_args(context, arguments)
 
 
-class _StudyType(_Type):
-    """For a shell: the studies where they lie by default, else any folder."""
-
-    def shell_complete(self, context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
-        from bisect_cfg.store.folder import STUDIES
-        from bisect_cfg.store.state import STATE_FILE
-
-        found = sorted(str(path.parent) for path in STUDIES.glob(f"*/{STATE_FILE}"))
-        return [CompletionItem(path) for path in found if path.startswith(incomplete)] or super().shell_complete(
-            context, param, incomplete
-        )
-
-
-STUDY = click.argument("study", type=_StudyType(FOLDER))
+STUDY = click.argument("study", type=_Type(replace(FOLDER, completes="study")))
 ARGUMENTS = click.argument("arguments", nargs=-1, type=_Type(FILE), metavar="[-- ARGUMENTS OF THE SCRIPT]")
 
 

@@ -55,7 +55,7 @@ class Kind:
         made: a value that fits as it is kept.
         metavar: what stands for a value on help pages.
         items: of a list: what it holds; its flag may be given several times.
-        completes: what a shell offers: these words, "file", "dir" or "setting".
+        completes: what a shell offers: these words, "file", "dir", "setting" or "study".
         error: what is raised where a value does not fit.
     """
 

@@ -239,18 +239,6 @@ def test_from_python(tmp_path, monkeypatch):
             bisect_cfg.bisect(**wrong)
 
 
-RENDER = """
-import argparse, os
-parser = argparse.ArgumentParser()
-parser.add_argument("--workers", type=int, default=1)
-parser.add_argument("--fast", action="store_true")
-parser.add_argument("--quality", default="low")
-parser.add_argument("--out-dir")
-given = parser.parse_args()
-if given.fast and given.workers > 2 and os.environ.get("TILES"): raise RuntimeError("two workers took the same tile")
-"""
-
-
 def test_a_script_that_is_edited_while_its_command_is_bisected_stops_the_study(tool):
     """... and so does a module beside it; as it was, the study goes on."""
     (tool.folder / "helper.py").write_text("import deeper\n")
