@@ -187,8 +187,9 @@ def stale_comments(edit: JsonObject, changes: Mapping[str, Mapping[str, Value]])
 
 
 def _where(edit: JsonObject) -> str:
+    path, here = edit["file"], os.path.join(os.getcwd(), "")
     cell = "" if edit["cell"] is None else f", cell {edit['cell']}, line {edit['line']}"
-    return f"{edit['file']}{cell or ':' + str(edit['line'])}"
+    return f"{path.removeprefix(here)}{cell or ':' + str(edit['line'])}"
 
 
 # ---------------------------------------------------------------------------------------------------------- on the disk

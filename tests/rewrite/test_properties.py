@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
-import copy
 import io
+import json
 import math
 import tokenize
+import tomllib
 
 import pytest
+import tomli_w
 import yaml
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.rewrite.place import Change
@@ -97,42 +99,29 @@ def after(name: str, text: str, change: Change) -> str:
     return found
 
 
-def others(text: str, lines: int, place: int) -> tuple[list[str], list[str]]:
-    """The lines before and after so many that begin at one."""
-    every = text.split("\n")
-    return every[:place], every[place + lines :]
-
-
-def height(value: object, text: str, place: int) -> int:
-    """How many lines the setting takes."""
-    is_block = isinstance(value, list) and text.split("\n")[place].partition(f"{NAME}:")[2].strip().startswith(
-        ("#", "")
-    )
-    below = [line.lstrip() for line in text.split("\n")[place + 1 :]]
-    count = next((k for k, line in enumerate(below) if not line.startswith("-")), len(below))
-    return 1 + (count if is_block else 0)
+def untouched(text: str, edited_text: str) -> int:
+    """How many lines two texts begin and end with alike."""
+    ours, theirs = text.split("\n"), edited_text.split("\n")
+    first = next((k for k, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    rest = [*zip(ours[first:][::-1], theirs[first:][::-1], strict=False)]
+    return first + next((k for k, (a, b) in enumerate(rest) if a != b), len(rest))
 
 
 @pytest.mark.training
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_yaml(data: st.DataObject) -> None:
-    old = data.draw(values, "old")
-    kind = {bool: st.booleans(), str: words, list: st.lists(scalars, min_size=1, max_size=3)}.get(type(old), numbers)
-    new = data.draw(kind.filter(lambda value: (type(value), value) != (type(old), old) and value != old), "new")
+    old, new = data.draw(values, "old"), data.draw(values, "new")
+    assume((type(old), old) != (type(new), new) and old != new)
     text = data.draw(documents(old), "document")
-    before = yaml.safe_load(text)
-    edited = after("config.yaml", text, Change(NAME, old, new))
-    wanted = copy.deepcopy(before)
+    wanted = yaml.safe_load(text)
     found_in(wanted)[NAME] = new
-    got = yaml.safe_load(edited)
-    assert got == wanted and type(found_in(got)[NAME]) is type(new)
-    place = next(
-        k
-        for k, line in enumerate(text.split("\n"))
-        if f"{NAME}:" in line.partition(" #")[0].lstrip("#") and not line.lstrip().startswith("#")
-    )
-    assert others(text, height(old, text, place), place) == others(edited, height(new, edited, place), place)
+    changed, left = edited("config.yaml", text, Change(NAME, old, new))
+    assume(not (left and isinstance(old, list) and not isinstance(new, list)))  # a list in lines stays one
+    got = yaml.safe_load(changed)
+    assert left == [] and got == wanted and type(found_in(got)[NAME]) is type(new)
+    height = 1 + (len(old) if isinstance(old, list) else 0)
+    assert untouched(text, changed) >= len(text.split("\n")) - height
 
 
 @pytest.mark.training
@@ -143,15 +132,32 @@ def test_yaml_without_the_setting(data: st.DataObject) -> None:
     text = data.draw(documents(old), "document")
     wanted = yaml.safe_load(text)
     holder = found_in(wanted)
-    edited = after("config.yaml", text, Change(NAME, old, None))
-    got = yaml.safe_load(edited) or {}
+    edited_text = after("config.yaml", text, Change(NAME, old, None))
+    got = yaml.safe_load(edited_text) or {}
     if len(holder) > 1:
         del holder[NAME]
         assert got == wanted
     else:
         assert found_in(got) is None
     kept = text.split("\n")
-    assert all(line in kept for line in edited.split("\n") if line and "Holder: {" not in line)
+    assert all(line in kept for line in edited_text.split("\n") if line and "Holder: {" not in line)
+
+
+tables = st.dictionaries(keys, st.recursive(values, lambda inner: st.dictionaries(keys, inner, max_size=3)), max_size=4)
+
+
+@pytest.mark.parametrize("name", ["c.json", "c.toml"])
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(tables, tables, st.one_of(st.just(None), values), values, st.sampled_from([None, 1, 4]))
+def test_json_and_toml(name: str, above: dict, within: dict, new: object, old: object, indent: int | None) -> None:
+    assume(type(new) is not type(old) or new != old)
+    content = {**above, "Holder": {"x_": 1, **within, NAME: old}}
+    read = json.loads if name == "c.json" else tomllib.loads
+    text = json.dumps(content, indent=indent) if name == "c.json" else tomli_w.dumps(content)
+    content = read(text)
+    changed = read(after(name, text, Change(NAME, old, new)))
+    content["Holder"].pop(NAME)
+    assert changed["Holder"].pop(NAME, None) == new and changed == content
 
 
 # ----------------------------------------------------------------------------------------------------------- Python
