@@ -21,7 +21,7 @@ from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.name import Name
 from bisect_cfg.errors import InputError
 from bisect_cfg.rewrite.edits import hash_of
-from bisect_cfg.rewrite.place import plain, same, splice
+from bisect_cfg.rewrite.spans import plain, same, splice
 from bisect_cfg.targets.captured import look_up
 
 Built = Mapping[str, Value]

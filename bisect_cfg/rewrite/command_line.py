@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from urllib.parse import unquote, urlsplit
 
 from bisect_cfg.common.configuration import UNSET, Configuration, Value, equal
-from bisect_cfg.rewrite.place import Change, Piece, parsed, plain, same
+from bisect_cfg.rewrite.spans import Change, Piece, parsed, plain, same
 from bisect_cfg.targets.launch_settings import DEEPSPEED_FILE, LAUNCHER, PROCESSES, SHARDING, VARIABLE
 from bisect_cfg.targets.packages import NOT_INSTALLED, PACKAGE
 

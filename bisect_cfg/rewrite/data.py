@@ -18,7 +18,7 @@ import yaml
 
 from bisect_cfg.common.configuration import Configuration, Value, equal
 from bisect_cfg.common.files import load_json, load_toml, load_yaml
-from bisect_cfg.rewrite.place import Change, Piece, Place, plain, same, splice, whole_lines
+from bisect_cfg.rewrite.spans import Change, Piece, Place, plain, same, splice, whole_lines
 
 Keys = tuple[str | int, ...]
 """The way to a value: keys of mappings, and indices of lists."""

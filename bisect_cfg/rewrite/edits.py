@@ -14,32 +14,24 @@ import difflib
 import hashlib
 import io
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 from bisect_cfg.common.cells import SUFFIX, CellLine, cells_in, place_in, script_of
 from bisect_cfg.common.configuration import Configuration, Value, equal
-from bisect_cfg.common.files import read_text
 from bisect_cfg.common.json_files import JsonObject
-from bisect_cfg.probe.protocol import NAMESPACE, Assigned, Opened
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.rewrite import command_line, data, python
 from bisect_cfg.rewrite.notebook import pieces_of
-from bisect_cfg.rewrite.place import Change, Piece, Place, splice
+from bisect_cfg.rewrite.places import Places, places_of
+from bisect_cfg.rewrite.spans import Change, Piece, Place, splice
 from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.launch_settings import PROCESSES
-from bisect_cfg.targets.script import Script, by_hand
-from bisect_cfg.targets.sides import Sides
+from bisect_cfg.targets.script import by_hand
 
-YAML = (".yaml", ".yml")
-DATA = (*YAML, ".json", ".toml")
-"""How names of files that configure a run end."""
-
-SAVED = "transformers_version"
-"""A key of what is saved with a model (generation_config.json), which has names of a training config too."""
+__all__ = ["Edit", "Edits", "Places", "Unplaced", "edits_for", "places_of"]
 
 SHOWN_PLACES = 3
 """So many places of a setting that is given in several are named."""
@@ -178,121 +170,6 @@ def hash_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-# ------------------------------------------------------------------------------------------------- where settings are
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where the settings of a run are written.
-
-    Attributes:
-        words: of the whole command.
-        arguments: how many of them, at the end, are the script's own.
-        launcher: how many of them, from the beginning, the launcher takes settings from.
-        python: path -> text, the script first, then what else of the user's it imports.
-        files: path -> text of the YAML, JSON and TOML files that configured the run.
-        config: the class of the training config.
-        fields: of the training config.
-        assigned: those that the run was seen to set as attributes of the finished config.
-        built: namespace of settings -> the line (absolute path, number) that was seen to build what has them.
-        settings: the factors; None where all changes are of what stands in a file.
-        command: the target, if it is a command of any kind.
-    """
-
-    words: Sequence[str] = ()
-    arguments: int = 0
-    launcher: int = 0
-    python: Mapping[Path, str] = field(default_factory=dict)
-    files: Mapping[Path, str] = field(default_factory=dict)
-    config: str = "GRPOConfig"
-    fields: Collection[str] = ()
-    assigned: Collection[str] = ()
-    built: python.BuiltAt = field(default_factory=dict)
-    settings: Factors | Sides | None = None
-    command: CommandTarget | None = None
-
-
-class Watched(Protocol):
-    """A run, as far as it tells what it opened (`bisect_cfg.runner.runs.Run`)."""
-
-    @property
-    def traces(self) -> Any: ...
-
-
-def places_of(target: Script | CommandTarget, settings: Factors | Sides, bad_run: Watched) -> Places:
-    """Where the settings of a target are written, by what a run of it has shown."""
-    if isinstance(target, CommandTarget):
-        return Places(command=target, settings=settings)
-    args, traces = settings.capture.args, bad_run.traces
-    script = target.path.absolute()
-    imported = dict.fromkeys(Path(row.path) for row in traces.all(Opened) if row.mode == "m")
-    own = [path for path in imported if path not in (script, target.runs) and path.is_relative_to(script.parent)]
-    made = {} if target.notebook is None else {target.path: target.notebook.text}
-    built = {}
-    for one in (*settings.capture.others.values(), args):
-        if one.place is not None:
-            path, line = one.place
-            within = target.notebook is not None and Path(path).name == script_of(target.path, Path()).name
-            built[NAMESPACE.get(one.kind, one.kind)] = (str(script) if within else path, line)
-    words, arguments = target.command, len(target.arguments)
-    trl = target.launch is not None and target.launch.kind == "trl"
-    return Places(
-        words,
-        arguments,
-        len(words) if trl else 0 if target.launch is None else len(target.launch.before),
-        {**made, **_texts([*(() if made else (target.path,)), *own])},
-        _texts(_configured_by(target, settings, traces)),
-        args.cls,
-        args.types,
-        {row.name for row in traces.all(Assigned) if row.index == args.index},
-        built,
-        settings,
-    )
-
-
-def _configured_by(script: Script, settings: Factors, traces: Any) -> list[Path]:
-    """The files that configured the run: those that the command names, and YAML that the script opened (of Hydra a
-    folder). JSON and TOML are opened for many other reasons: of them, what holds a training config."""
-    named = [Path(name) for name in script.argument_files() if name.endswith(DATA)]
-    opened = [Path(row.path) for row in traces.all(Opened) if row.mode == "r" and row.path.endswith(DATA)]
-    deepspeed = settings.capture.deepspeed
-    if deepspeed is not None and Path(deepspeed.path).resolve() not in [path.resolve() for path in named]:
-        named.append(Path(deepspeed.path))
-    known = {path.resolve() for path in (*named, *([script.good_file] if script.good_file else ()))}
-    return named + [
-        path
-        for path in opened
-        if path.is_file()
-        and path.resolve() not in known
-        and (path.suffix in YAML or configures(path, settings.capture.args.types))
-    ]
-
-
-def configures(path: Path, fields: Collection[str]) -> bool:
-    """Whether a file holds a training config: a mapping of which at least half are fields of it."""
-
-    def holds(value: Value) -> bool:
-        if isinstance(value, list):
-            return any(map(holds, value))
-        if not isinstance(value, dict):
-            return False
-        own = sum(key in fields for key in value)
-        return (0 < len(value) <= 2 * own and SAVED not in value) or any(map(holds, value.values()))
-
-    return holds(data.read(path, _texts([path]).get(path, "")))
-
-
-def _texts(paths: Iterable[Path]) -> dict[Path, str]:
-    """The texts of those files that are text, with the line ends that they have."""
-    found: dict[Path, str] = {}
-    for path in paths:
-        try:
-            found.setdefault(path, read_text(path))
-        except (OSError, ValueError):
-            continue
-    return found
-
-
 # ---------------------------------------------------------------------------------------------------------- the edits
 
 
@@ -320,24 +197,22 @@ def edits_of(places: Places, changes: Sequence[Change]) -> Edits:
     """The edits that make changes of a script's settings."""
     draft = _Draft(places)
     launch = [change for change in changes if change.name.startswith(command_line.OUTSIDE)]
-    unplaced = [missing for change in launch if (missing := draft.launch(change, launch)) is not None]
-    unplaced += [
-        missing
-        for change in changes
-        if change not in launch and not change.added and (missing := draft.make(change)) is not None
-    ]
-    unplaced += draft.add([change for change in changes if change not in launch and change.added])
-    edits = [edit for path in sorted(draft.edits, key=str) for edit in draft.edits[path]]
-    edits.sort(key=lambda edit: edit.path is not None)
-    found = Edits(tuple(edits), tuple(unplaced), draft.originals)
+    own = [change for change in changes if change not in launch]
+    missing = [draft.launch(change, launch) for change in launch]
+    missing += [draft.make(change) for change in own if not change.added]
+    missing += draft.add([change for change in own if change.added])
+    paths = sorted(draft.edits, key=lambda path: (path is not None, str(path)))
+    edits = tuple(edit for path in paths for edit in draft.edits[path])
+    found = Edits(edits, tuple(one for one in missing if one is not None), draft.originals)
     return replace(found, command=by_hand(shlex.split(found.after(None)))) if None in draft.edits else found
 
 
 class _Draft:
-    """The texts as they become, one change after the other."""
+    """The texts as they become, one change after the other: those of the launch first."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
+        self._own: int | None = None  # index of the first word of the command that is the script's own argument
         self.originals: dict[Path | None, str] = {None: shlex.join(places.words), **places.files, **places.python}
         self.edits: dict[Path | None, list[Edit]] = {}
         self._switches = python.switches(places.python)
@@ -356,7 +231,7 @@ class _Draft:
         """Make one change; returns why it cannot be made."""
         names, tried, seen = set(change.names), set[str](), list[tuple[Path, Place]]()
         while names:
-            if change.name not in self._places.assigned and self._flag(change, names, self._own, self._switches):
+            if change.name not in self._places.assigned and self._flag(change, names):
                 return None
             here = self._found(change, names)
             matching = [one for one in here if one[1].matches]
@@ -376,8 +251,7 @@ class _Draft:
         several = not any(other.name == PROCESSES and other.new == 1 for other in together)
         ways = list(command_line.spellings(change, several))
         for one, names in ways:
-            inside = range(1, self._places.launcher)
-            if self._flag(one, names, inside, command_line.SWITCHES.values(), change.name):
+            if self._flag(one, names, change.name):
                 return None
         for one, names in ways:
             for path in self._places.files:
@@ -407,14 +281,14 @@ class _Draft:
         self._write(*found[0], *values)
         return []
 
-    @property
-    def _own(self) -> range:
-        words = len(shlex.split(self.text(None)))
-        return range(words - self._places.arguments - (len(self._places.words) - words), words)
-
-    def _flag(self, change: Change, names: Collection[str], within: range, switches: Collection[str],
-              name: str = "") -> bool:  # fmt: skip
+    def _flag(self, change: Change, names: Collection[str], name: str = "") -> bool:
+        """Change a flag of the script, or of the launcher where `name` is that of a setting of the launch."""
         words = shlex.split(self.text(None))
+        if name:
+            within, switches = range(1, self._places.launcher), command_line.SWITCHES.values()
+        else:
+            self._own = len(words) - self._places.arguments if self._own is None else self._own
+            within, switches = range(self._own, len(words)), self._switches
         piece = command_line.piece_of(words, within, change, names, switches)
         if piece is not None:
             self._write(None, piece, name or change.name)

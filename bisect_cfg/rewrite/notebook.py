@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bisect_cfg.common.cells import place_in, script_of
 from bisect_cfg.common.files import read_text
-from bisect_cfg.rewrite.place import Piece
+from bisect_cfg.rewrite.spans import Piece
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 _PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"

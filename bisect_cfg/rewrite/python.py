@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from bisect_cfg.common.configuration import Configuration, Value
-from bisect_cfg.rewrite.place import Change, Piece, Place, parsed, plain, same, splice, whole_lines, without_item
+from bisect_cfg.rewrite.spans import Change, Piece, Place, parsed, plain, same, splice, whole_lines, without_item
 
 HOLDERS = {"model": ("from_pretrained", "ModelConfig"), "peft": ("LoraConfig",)}
 """Namespace -> the calls that take its settings as keywords; all others are those of the training config."""

@@ -15,7 +15,8 @@ from bisect_cfg.common.files import load_yaml
 from bisect_cfg.common.name import Name
 from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.rewrite import data
-from bisect_cfg.rewrite.edits import YAML, Changes, Edits, Places, edits_of, wanted
+from bisect_cfg.rewrite.edits import Changes, Edits, edits_of, wanted
+from bisect_cfg.rewrite.places import YAML, Places
 from bisect_cfg.targets.captured import entries, has_tag
 from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors

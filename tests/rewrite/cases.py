@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.rewrite.edits import Edits, Places, edits_of
-from bisect_cfg.rewrite.place import Change
+from bisect_cfg.rewrite.spans import Change
 
 LR = Change("learning_rate", 2e-2, 1.7e-5)
 

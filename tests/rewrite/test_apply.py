@@ -19,7 +19,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.rewrite import apply as module
 from bisect_cfg.rewrite.apply import Rewrite, apply, rewrites_of, told
 from bisect_cfg.rewrite.edits import edits_of
-from bisect_cfg.rewrite.place import Change
+from bisect_cfg.rewrite.spans import Change
 from tests.rewrite.cases import LR, places
 
 SCRIPT = "GRPOConfig(\n    learning_rate=LR,  # learning_rate of the paper\n    beta=0.5,\n)\n"

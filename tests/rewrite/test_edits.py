@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from bisect_cfg.common.configuration import UNSET
-from bisect_cfg.rewrite.edits import configures, edits_of, hash_of
-from bisect_cfg.rewrite.place import Change, splice
+from bisect_cfg.rewrite.edits import edits_of, hash_of
+from bisect_cfg.rewrite.places import configures
+from bisect_cfg.rewrite.spans import Change, splice
 from bisect_cfg.targets.notebook import as_script
 from tests.rewrite.cases import LR, edited, flags, missing, places
 

@@ -15,7 +15,7 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.rewrite.place import Change
+from bisect_cfg.rewrite.spans import Change
 from tests.rewrite.cases import edited
 
 NAME = "learning_rate"
