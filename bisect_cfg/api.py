@@ -81,13 +81,7 @@ class Asked(msgspec.Struct):
 
 @interrupts.obeyed()
 def run(target: str, arguments: Sequence[str], options: Options, listener: Listener) -> tuple[Answer, JsonObject]:
-    """Bisect, show it, write the study's files.
-
-    Args:
-        target: a script, a folder, or the first word of a command.
-        arguments: the words after it.
-        options: of the user.
-        listener: what is told all of it, entered already.
+    """Bisect, show it to a listener (entered already), write the study's files.
 
     Returns:
         The answer, and the content of result.json.
@@ -217,14 +211,9 @@ def _loaded(study: Path, name: str, value: Value) -> str:
 def recommend_again(
     study: Path, wishes: Mapping[str, Value], listener: Listener, arguments: Sequence[str] = (), trust: bool = False
 ) -> JsonObject:
-    """Look for safe values of a study that was isolated before, and write its files anew.
-
-    Args:
-        study: its folder.
-        wishes: option name -> value, where it is to be another than in the study.
-        listener: what is told all of it, entered already.
-        arguments: of the script, in place of those that the study has: it keeps no secrets.
-        trust: run what the study's folder says, with the interpreter that it names, wherever it comes from.
+    """Look for safe values of a study that was isolated before, with some options other than there, and write its files
+    anew. The script's arguments are given again where they hold a secret, as the study keeps none. A study that was not
+    made here, or names another interpreter, must be trusted.
 
     Returns:
         The content of result.json.
@@ -247,15 +236,7 @@ def apply(
     trust: bool,
     python: str | None = None,
 ) -> int:
-    """Write what a study recommends into the user's files, and see that the script then has these values.
-
-    Args:
-        study: its folder.
-        agree: asks whether the files shall be written.
-        say: prints a line.
-        arguments: as for `recommend_again`.
-        trust: the same.
-        python: the interpreter that runs the script, where the study does not say it.
+    """Write what a study recommends into the user's files if they agree, and see that the script then has these values.
 
     Returns:
         The exit status; see `bisect_cfg.rewrite.apply.apply`.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -42,11 +42,8 @@ COMPLETION_VARIABLE = "_BISECT_CFG_COMPLETE"
 
 SCRIPT_FLAG_ADVICE = "Options of your script go after `--`: bisect-cfg bisect train.py -- --config my.yaml"
 
-OWN = "Options"
-"""The topic of flags that one command alone has."""
-
-Examples = Sequence[tuple[str, str]]
-"""Commands, and what each is for."""
+EVERY_DAY, OWN = "Everyday options", "Options"
+"""Topics: of what most may want to say, and of flags that one command alone has."""
 
 
 # ------------------------------------------------------------------------------------------------ from table to flags
@@ -88,7 +85,7 @@ class _Option(click.Option):
         if row.kind is not SWITCH:
             details = {"type": _Type(row.kind), "metavar": row.kind.metavar, "multiple": row.kind.items is not None}
         super().__init__(names, help=row.said, default=row.default, **details)
-        self.topic = "Everyday options" if row.name in EVERYDAY and row.topic != OWN else row.topic
+        self.topic = EVERY_DAY if row.name in EVERYDAY and row.topic != OWN else row.topic
 
 
 def _flags(rows: Iterable[Option], unset: bool = False) -> list[_Option]:
@@ -105,59 +102,37 @@ def _flags(rows: Iterable[Option], unset: bool = False) -> list[_Option]:
     return made
 
 
-def _own(name: str, kind: Kind, help: str, otherwise: str = "", default: Any = None, topic: str = OWN) -> _Option:
+def _own(name: str, kind: Kind, help: str, otherwise: str = "", topic: str = OWN) -> _Option:
     """A flag that one command alone has."""
-    return _Option(Option(kind, help, otherwise, default, name, topic))
+    return _Option(Option(kind, help, otherwise, None if kind.items is None else (), name, topic))
 
 
 # -------------------------------------------------------------------------------------------------------- help pages
 
 
-def _write_examples(formatter: click.HelpFormatter, examples: Examples) -> None:
-    """Commands with what each is for: beside them where there is room, else above."""
-    widest = max(len(command) for command, _ in examples)
-    beside = all(widest + len(words) + len("    # ") <= formatter.width for _, words in examples)
-    with formatter.section("Examples"):
-        for command, words in examples:
-            formatter.write(f"  {command:<{widest}}  # {words}\n" if beside else f"  # {words}\n  {command}\n")
-
-
 class _Command(click.Command):
-    """A command whose help shows examples, and its options by topic, those of every day first.
-
-    Args:
-        *arguments: as of a `click.Command`.
-        examples: commands, and what each is for.
-        **details: as of a `click.Command`.
-    """
-
-    def __init__(self, *arguments: Any, examples: Examples = (), **details: Any) -> None:
-        super().__init__(*arguments, **details)
-        self.examples = examples
+    """A command whose help is its docstring, and its options by topic, those of every day first."""
 
     def topics(self, context: click.Context) -> dict[str, list[tuple[str, str]]]:
         """Topic -> flags and their help."""
-        found: dict[str, list[tuple[str, str]]] = {"Everyday options": []}
+        found: dict[str, list[tuple[str, str]]] = {EVERY_DAY: []}
         for one in self.get_params(context):
             record = one.get_help_record(context) if isinstance(one, click.Option) else None
             if record is not None:
-                found.setdefault(getattr(one, "topic", "Options"), []).append(record)
+                found.setdefault(getattr(one, "topic", OWN), []).append(record)
         return {topic: records for topic, records in found.items() if records}
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        _write_examples(formatter, self.examples)
         for topic, records in self.topics(context).items():
             with formatter.section(topic):
                 formatter.write_dl(records)
 
 
 class _Group(click.Group):
+    command_class = _Command
+
     def list_commands(self, context: click.Context) -> list[str]:
         return list(self.commands)  # in the order in which they are needed
-
-    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_commands(context, formatter)
-        _write_examples(formatter, EXAMPLES)
 
     def resolve_command(
         self, context: click.Context, arguments: list[str]
@@ -177,19 +152,18 @@ def _help_all(context: click.Context, parameter: click.Parameter, wanted: bool) 
         context.exit()
 
 
-EXAMPLES = (
-    ("bisect-cfg bisect train.py", "which setting breaks it, and what to use instead"),
-    ("bisect-cfg explain train.log", "only a log is left"),
-    ("bisect-cfg doctor train.py", "before you train"),
-)
-
-
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option("--help-all", is_flag=True, is_eager=True, expose_value=False, callback=_help_all,
               help="Show the help of every command.")  # fmt: skip
 @click.version_option(package_name="bisect-cfg", prog_name="bisect-cfg")
 def cli() -> None:
-    """Find which of your settings break a GRPO run, with short real trials, and prove it."""
+    """Find which of your settings break a GRPO run, with short real trials, and prove it.
+
+    \b
+      bisect-cfg bisect train.py      which setting breaks it, what to use instead
+      bisect-cfg explain train.log    only a log is left
+      bisect-cfg doctor train.py      before you train
+    """
 
 
 # ---------------------------------------------------------------------------------------------------------- commands
@@ -210,35 +184,33 @@ class _Bisect(_Command):
         return super().parse_args(context, arguments)
 
 
+FINGERPRINTS = replace(FILE, items=tuple)
+TRUST = _own("trust", SWITCH, "Run what the folder says, even if it was made elsewhere.", topic="The study")
 STUDY = click.argument("study", type=_Type(replace(FOLDER, completes="study")))
 ARGUMENTS = click.argument("arguments", nargs=-1, type=_Type(FILE), metavar="[-- ARGUMENTS OF THE SCRIPT]")
 
 
-@cli.command(
-    cls=_Bisect,
-    short_help="Which settings make a training, or any command, fail.",
-    examples=(
-        ("bisect-cfg bisect train.py", "each setting, against the library's defaults"),
-        ("bisect-cfg bisect train.py -- --lr 1e-6", "what follows -- is the script's own"),
-        ("bisect-cfg bisect -- accelerate launch train.py", "with a launcher, or python -m"),
-        ("bisect-cfg bisect train.py --good bf16=false", "your idea of what works; also a YAML file"),
-        ("bisect-cfg bisect train.py --good packages.trl=0.19.0", "it worked with another version"),
-        ("bisect-cfg bisect --good g.yaml --bad b.yaml -- program {flags}", "any program: {flags} are what differs"),
-    ),
-    params=_flags([*OPTIONS.values(), *OUTPUT.values()]),
-    epilog="""Exit status: 0 isolated; 1 nothing to isolate (yours passes, or the good configuration fails);
-    2 wrong usage or input, or the system refused something; 3 inconclusive, or something
-    that the trials read has changed; 70 a fault of bisect-cfg;
-    130 interrupted (run the same command again to continue).""",
-)
+@cli.command(cls=_Bisect, params=_flags([*OPTIONS.values(), *OUTPUT.values()]))
 @click.argument("target", type=_Type(FILE))
 @ARGUMENTS
 def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
-    """Isolate the settings that make TARGET fail: a training script or notebook, a folder with train.py and good.yaml,
-    a whole command that trains, or any command.
+    """Which settings make a training, or any command, fail.
 
-    TARGET is run as it is, in short trials that are prefixes of the real run. If it is killed or
-    interrupted, run the same command again to continue.
+    TARGET is a training script or notebook, a folder with train.py and good.yaml, a whole command that trains, or any
+    command. It is run as it is, in short trials that are prefixes of the real run. If it is killed or interrupted, run
+    the same command again to continue.
+
+    \b
+      bisect-cfg bisect train.py                       all that is not a default
+      bisect-cfg bisect train.py -- --lr 1e-6          flags of the script's own
+      bisect-cfg bisect -- accelerate launch train.py  a launcher, or python -m
+      bisect-cfg bisect train.py --good bf16=false     your idea of what works
+      bisect-cfg bisect train.py --good packages.trl=0.19.0
+      bisect-cfg bisect --good g.yaml --bad b.yaml -- program {flags}
+
+    Exit status: 0 isolated; 1 nothing to isolate (yours passes, or the good configuration fails); 2 wrong usage or
+    input, or the system refused something; 3 inconclusive, or something that the trials read has changed; 70 a fault of
+    bisect-cfg; 130 interrupted.
     """
     shown = {name: options.pop(name) for name in OUTPUT}
     given = options_of(options)
@@ -251,35 +223,27 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
 
 
 @cli.command(
-    cls=_Command,
-    short_help="Safe values again, for a study: more seeds, another margin.",
-    examples=(
-        ("bisect-cfg recommend STUDY --verify-seeds 10", "surer, from the runs that are there already"),
-        ("bisect-cfg recommend STUDY --keep learning_rate", "leave this one as it is, if anything else helps"),
-    ),
     params=[
         *_flags((row for row in SAFE_VALUES.values() if row.name != "recommend"), unset=True),
         *_flags((OPTIONS[name] for name in ("jobs", "max_trials", "max_seconds", "python", "storage")), unset=True),
-        _own(
-            "trust",
-            SWITCH,
-            "Run what the folder says, even if it was made elsewhere or names another interpreter.",
-            topic="The study",
-        ),  # fmt: skip
+        TRUST,
         *_flags(OUTPUT.values()),
     ],
-    epilog="""What is not given is as in the bisection. Exit status: 0 a verified configuration was found; 2 wrong
-    usage or input; 3 none was found, or not everything is settled; 130 interrupted (run the same command again to
-    continue).""",
 )
 @STUDY
 @ARGUMENTS
 def recommend(study: str, arguments: tuple[str, ...], trust: bool, **options: Any) -> int:
-    """Find safe values again for an isolated STUDY (its folder), with another margin, more seeds, or
-    other settings to keep.
+    """Safe values again, for a study: more seeds, another margin.
 
-    Runs that are already there count; only what is missing is run. A study keeps no secrets: if the script
-    was given one (--token), give the script's arguments again after --.
+    Runs that are already there count; only what is missing is run. What is not given is as in the bisection. A study
+    keeps no secrets: if the script was given one (--token), give the script's arguments again after --.
+
+    \b
+      bisect-cfg recommend STUDY --verify-seeds 10     surer
+      bisect-cfg recommend STUDY --keep learning_rate  if anything else helps
+
+    Exit status: 0 a verified configuration was found; 2 wrong usage or input; 3 none was found, or not everything is
+    settled; 130 interrupted (run the same command again to continue).
     """
     shown = {name: options.pop(name) for name in OUTPUT}
     given = {name: value for name, value in options.items() if value is not None and value != ()}
@@ -292,28 +256,21 @@ def recommend(study: str, arguments: tuple[str, ...], trust: bool, **options: An
     return 0 if recommended is not None and recommended["verified"] else 3
 
 
-@cli.command(
-    cls=_Command,
-    short_help="Write the recommended change into your files.",
-    examples=(
-        ("bisect-cfg apply bisect-cfg-studies/train", "shows the edits, asks, writes, and checks them"),
-        ("bisect-cfg apply bisect-cfg-studies/train --yes", "without asking"),
-    ),
-    params=[
-        _own("yes", SWITCH, "Write without asking."),
-        _own("python", PROGRAM, "Interpreter that runs the script.", "as in the bisection"),
-        _own("trust", SWITCH, "Run what the folder says, even if it was made elsewhere."),
-    ],
-    epilog="""Exit status: 0 your files have the change; 1 they do not: you did not agree, or your script did not
-    build the recommended configuration and they were put back; 2 wrong usage or input, or a file was changed.""",
-)
+@cli.command(params=[_own("yes", SWITCH, "Write without asking."), *_flags([OPTIONS["python"]], unset=True), TRUST])
 @STUDY
 @ARGUMENTS
 def apply(study: str, arguments: tuple[str, ...], yes: bool, trust: bool, python: str | None) -> int:
-    """Write what a STUDY (its folder) recommends into your own files.
+    """Write the recommended change into your files.
 
     Your script is then run up to its configuration, without training. If that does not have the recommended
     values, the files are put back. A file that was changed since the study is left alone.
+
+    \b
+      bisect-cfg apply bisect-cfg-studies/train        shows, asks, writes, checks
+      bisect-cfg apply bisect-cfg-studies/train --yes  without asking
+
+    Exit status: 0 your files have the change; 1 they do not: you did not agree, or your script did not build the
+    recommended configuration and they were put back; 2 wrong usage or input, or a file was changed.
     """
     from bisect_cfg.api import apply
     from bisect_cfg.reports.text import clean
@@ -326,15 +283,7 @@ def apply(study: str, arguments: tuple[str, ...], yes: bool, trust: bool, python
     return apply(Path(study), agree, lambda line: click.echo(clean(line)), arguments, trust, python)
 
 
-@cli.command(
-    cls=_Command,
-    short_help="A study to look at, or to paste into an issue.",
-    examples=(
-        ("bisect-cfg report bisect-cfg-studies/train --open", "in a browser"),
-        ("bisect-cfg report bisect-cfg-studies/train --format md > issue.md", "for an issue"),
-    ),
-    epilog="Exit status: 0; 2 the folder holds no study, or something cannot be written.",
-)
+@cli.command()
 @STUDY
 @click.option(
     "--format",
@@ -346,9 +295,16 @@ def apply(study: str, arguments: tuple[str, ...], yes: bool, trust: bool, python
 )
 @click.option("--open", "look", is_flag=True, help="Show report.html in a browser.")
 def report(study: str, form: str, look: bool) -> int:
-    """Show a STUDY (its folder): finished, running or interrupted. Runs nothing.
+    """A study to look at, or to paste into an issue.
 
-    Home directories, user names and secrets are masked, so that it can be shown to others.
+    It may be finished, running or interrupted; nothing is run. Home directories, user names and secrets are masked, so
+    that it can be shown to others.
+
+    \b
+      bisect-cfg report bisect-cfg-studies/train --open
+      bisect-cfg report bisect-cfg-studies/train --format md > issue.md
+
+    Exit status: 0; 2 the folder holds no study, or something cannot be written.
     """
     from bisect_cfg.reports.page import FILE as PAGE
     from bisect_cfg.reports.page import write_report
@@ -374,24 +330,21 @@ def report(study: str, form: str, look: bool) -> int:
 AS_JSON = _own("json", SWITCH, "Print everything as JSON.")
 
 
-@cli.command(
-    cls=_Command,
-    short_help="What is known about the failure in a log.",
-    examples=(
-        ("bisect-cfg explain train.log", "or a .gz, a notebook, trainer_state.json, CSV"),
-        ("bisect-cfg explain logs/", "a run's folder: all its ranks"),
-        ("dmesg | bisect-cfg explain -", "what comes through a pipe"),
-    ),
-    params=[_own("all", SWITCH, "Print all evidence, causes and sources."), AS_JSON],
-    epilog="Exit status: 0 a known failure; 1 a failure that is not known; 3 no failure found; 2 nothing that can be "
-    "read.",
-)
+@cli.command(params=[_own("all", SWITCH, "Print all evidence, causes and sources."), AS_JSON])
 @click.argument("logs", nargs=-1, required=True, metavar="FILE|FOLDER|- ...", type=_Type(FILE))
 def explain(logs: tuple[str, ...], **options: bool) -> int:
-    """Say what is known about the failure in a log, with sources and cures. Needs no GPU, no script, no torch.
+    """What is known about the failure in a log.
 
-    It also reads trainer_state.json, JSON lines, CSV and notebooks, compressed (gz, xz, bz2) or in UTF-16;
-    several files of one run (.out and .err, one per rank); or the folder of a run.
+    With sources and cures; needs no GPU, no script, no torch. It also reads trainer_state.json, JSON lines, CSV and
+    notebooks, compressed (gz, xz, bz2) or in UTF-16; several files of one run (.out and .err, one per rank); or the
+    folder of a run.
+
+    \b
+      bisect-cfg explain train.log
+      bisect-cfg explain logs/        a run's folder: all its ranks
+      dmesg | bisect-cfg explain -    what comes through a pipe
+
+    Exit status: 0 a known failure; 1 a failure that is not known; 3 no failure found; 2 nothing that can be read.
     """
     from bisect_cfg.explain import explain_command
 
@@ -399,28 +352,26 @@ def explain(logs: tuple[str, ...], **options: bool) -> int:
 
 
 @cli.command(
-    cls=_Command,
-    short_help="Check environment and settings before you train.",
-    examples=(
-        ("bisect-cfg doctor", "the environment alone"),
-        ("bisect-cfg doctor train.py -- --lr 1e-6", "and what the script sets; nothing is trained"),
-        ("bisect-cfg doctor -- accelerate launch train.py", "every process that the launcher starts, compared"),
-        ("bisect-cfg doctor --fingerprint their.json", "what doctor --json recorded on another machine"),
-    ),
     params=[
-        _own("fingerprint", replace(FILE, items=tuple), "Judge the environment that doctor --json recorded on "
-             "another machine; give several to compare them.", default=()),
+        _own("fingerprint", FINGERPRINTS, "What doctor --json recorded elsewhere; several: compare them."),
         _own("python", PROGRAM, "Interpreter that trains.", "this one"),
         AS_JSON,
-    ],
-    epilog="Exit status: 0 no findings (notes do not count); 1 findings; 2 wrong usage or input.",
-)  # fmt: skip
+    ]
+)
 @click.argument("words", nargs=-1, type=_Type(FILE), metavar="[TARGET] [-- ARGUMENTS | -- LAUNCHER COMMAND]")
 def doctor(words: tuple[str, ...], fingerprint: tuple[str, ...], python: str | None, **options: bool) -> int:
-    """Check an environment and a configuration against known failures, before any training.
+    """Check environment and settings before you train.
 
-    The script is run as it is, up to its trainer. On each GPU a few small matrix products and copies are
-    run, to see whether the results are right.
+    The script is run as it is, up to its trainer, and nothing is trained. On each GPU a few small matrix products and
+    copies are run, to see whether the results are right.
+
+    \b
+      bisect-cfg doctor                                the environment alone
+      bisect-cfg doctor train.py -- --lr 1e-6          and what the script sets
+      bisect-cfg doctor -- accelerate launch train.py  its processes, compared
+      bisect-cfg doctor --fingerprint their.json       another machine's
+
+    Exit status: 0 no findings (notes do not count); 1 findings; 2 wrong usage or input.
     """
     from bisect_cfg.doctor.examine import examine
 
@@ -436,20 +387,18 @@ def doctor(words: tuple[str, ...], fingerprint: tuple[str, ...], python: str | N
     return 0 if diagnosis.clean else 1
 
 
-@cli.command(
-    cls=_Command,
-    short_help="Environments of other packages that trials ran in: list, prune.",
-    examples=(
-        ("bisect-cfg envs", "what there is, and how large"),
-        ("bisect-cfg envs prune --keep 10", "remove the oldest until 10 GiB are left"),
-    ),
-    params=[_own("env_cache", FOLDER, "Where they lie.", "bisect-cfg-studies/environments")],
-    epilog="Exit status: 0; 2 wrong usage or input.",
-)
+@cli.command(params=[_own("env_cache", FOLDER, "Where they lie.", "bisect-cfg-studies/environments")])
 @click.argument("action", type=click.Choice(["list", "prune"]), default="list", metavar="[list|prune]")
 @click.option("--keep", type=click.FloatRange(0), default=0, metavar="GIB", help="What may stay, when pruning.")
 def envs(action: str, env_cache: str | None, keep: float) -> int:
-    """List the environments that were built for trials with other packages, or remove them (prune)."""
+    """Environments built for trials: list, prune.
+
+    \b
+      bisect-cfg envs                    what there is, and how large
+      bisect-cfg envs prune --keep 10    remove the oldest until 10 GiB are left
+
+    Exit status: 0; 2 wrong usage or input.
+    """
     from bisect_cfg.runner.environments import CACHE, complete_in, prune, size_of
     from bisect_cfg.store.folder import STUDIES
 
@@ -465,19 +414,20 @@ def envs(action: str, env_cache: str | None, keep: float) -> int:
     return 0
 
 
-@cli.command(
-    cls=_Command,
-    short_help="Completion for bash, zsh and fish.",
-    examples=(
-        ('eval "$(bisect-cfg completion bash)"', "in ~/.bashrc"),
-        ('eval "$(bisect-cfg completion zsh)"', "in ~/.zshrc, after compinit"),
-        ("bisect-cfg completion fish | source", "in ~/.config/fish/config.fish"),
-    ),
-    epilog="Exit status: 0; 2 another shell than these.",
-)
+@cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> int:
-    """Print what makes a shell complete commands, options, their values and files at a TAB."""
+    """Completion for bash, zsh and fish.
+
+    Prints what makes a shell complete commands, options, their values and files at a TAB.
+
+    \b
+      eval "$(bisect-cfg completion bash)"     in ~/.bashrc
+      eval "$(bisect-cfg completion zsh)"      in ~/.zshrc, after compinit
+      bisect-cfg completion fish | source      in ~/.config/fish/config.fish
+
+    Exit status: 0; 2 another shell than these.
+    """
     from click.shell_completion import get_completion_class
 
     made = get_completion_class(shell)
