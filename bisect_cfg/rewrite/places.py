@@ -96,24 +96,27 @@ def places_of(target: Script | CommandTarget, settings: Factors | Sides, bad_run
 
 def _configured_by(script: Script, settings: Factors, traces: Any) -> list[Path]:
     """The files that configured the run: those that the command names, and YAML that the script opened (of Hydra a
-    folder). JSON and TOML are opened for many other reasons: of them, what holds a training config."""
+    folder). JSON and TOML are opened for many other reasons: of them, what holds a training config, or the script's own
+    settings."""
     named = [Path(name) for name in script.argument_files() if name.endswith(DATA)]
     opened = [Path(row.path) for row in traces.all(Opened) if row.mode == "r" and row.path.endswith(DATA)]
     deepspeed = settings.capture.deepspeed
     if deepspeed is not None and Path(deepspeed.path).resolve() not in [path.resolve() for path in named]:
         named.append(Path(deepspeed.path))
+    own = settings.capture.others.get("script")
+    fields = {*settings.capture.args.types, *(name.rpartition(".")[2] for name in (own.raw if own is not None else ()))}
     known = {path.resolve() for path in (*named, *([script.good_file] if script.good_file else ()))}
     return named + [
         path
         for path in opened
         if path.is_file()
         and path.resolve() not in known
-        and (path.suffix in YAML or configures(path, settings.capture.args.types))
+        and (path.suffix in YAML or configures(path, fields))
     ]
 
 
 def configures(path: Path, fields: Collection[str]) -> bool:
-    """Whether a file holds a training config: a mapping of which at least half are fields of it."""
+    """Whether a file holds settings: a mapping of which at least half are of these names."""
 
     def holds(value: Value) -> bool:
         if isinstance(value, list):

@@ -27,6 +27,9 @@ ARGS = "args"
 CONVERSIONS = ("float", "int", "str", "bool")
 """Calls whose argument is the value."""
 
+_BOM = "\ufeff"
+"""Before the text of a file that was written on Windows."""
+
 BuiltAt = Mapping[str, tuple[str, int]]
 """Namespace of settings -> the line (absolute path, number) that was seen to build what has them."""
 
@@ -68,6 +71,7 @@ class _Source:
         self._data, self._lines = self.text.encode(), [0]  # where each line begins, in bytes, as the tree counts
         for line in self._data.split(b"\n"):
             self._lines.append(self._lines[-1] + len(line) + 1)
+        self._lines[0] = len(_BOM.encode()) if self.text.startswith(_BOM) else 0
         for node in ast.walk(self.tree):
             self._visit(node)
         holders = {id(gift.value): gift.name for gift in self.gifts}
@@ -131,10 +135,13 @@ class _Source:
     def checked(self, piece: Piece, instead: Mapping[ast.AST, ast.AST | None]) -> Piece | None:
         """The piece, if with it the source parses to its tree with these nodes exchanged; None removes one."""
         known: dict[int, ast.AST] = {}
-        wanted = copy.deepcopy(self.tree, known)
-        wanted = _Exchange({known[id(node)]: new for node, new in instead.items()}).visit(wanted)
         after = _tree(splice(self.text, piece))
-        return piece if after is not None and ast.dump(after) == ast.dump(wanted) else None
+        try:
+            wanted = copy.deepcopy(self.tree, known)
+            wanted = _Exchange({known[id(node)]: new for node, new in instead.items()}).visit(wanted)
+            return piece if after is not None and ast.dump(after) == ast.dump(wanted) else None
+        except RecursionError:
+            return None
 
 
 class _Exchange(ast.NodeTransformer):
@@ -147,14 +154,14 @@ class _Exchange(ast.NodeTransformer):
 
 def _tree(text: str) -> ast.Module | None:
     try:
-        return ast.parse(text)
+        return ast.parse(text.removeprefix(_BOM))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 @lru_cache(maxsize=64)
 def _source(path: Path, text: str) -> _Source | None:
-    tree = _tree(text)
+    tree = None if "\r" in text.replace("\r\n", "") else _tree(text)  # a line ends there for Python, and for no editor
     return None if tree is None else _Source(path, text, tree)
 
 

@@ -42,6 +42,7 @@ PYTHON = {
     "arithmetic": "GRPOConfig(learning_rate=@2 * 10**-2@)\n",
     "the training config, not another": "SFTConfig(learning_rate=0.02)\nGRPOConfig(learning_rate=@0.02@)\n",
     "a class of the user's own": "class M(GRPOConfig):\n    pass\nM(learning_rate=@0.02@)\nf(learning_rate=0.02)\n",
+    "a file as on Windows": "\ufeffGRPOConfig(a='é', learning_rate=@0.02@)\r\n",
     "lines that end as on Windows": "a = 1\r\nGRPOConfig(\r\n    learning_rate=@0.02@,  # é\r\n)\r\n",
 }
 
