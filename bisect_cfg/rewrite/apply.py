@@ -57,7 +57,8 @@ def recommendation_of(study: Path) -> JsonObject:
         InputError: it has no answer, or recommends nothing.
     """
     try:
-        found = load_json(read_text(study / "result.json"))["recommendation"]
+        result = load_json(read_text(study / "result.json"))
+        found, target = result["recommendation"], result["target"]
     except (OSError, ValueError, LookupError, TypeError):
         raise InputError(
             f"{study} holds no finished study.", "Name the folder that `bisect-cfg bisect` has written."
@@ -66,7 +67,7 @@ def recommendation_of(study: Path) -> JsonObject:
         raise InputError(f"The study in {study} recommends no change.", f"See: bisect-cfg report {study} --format md")
     if not isinstance(found, dict) or not {"edits", "unplaced", "changes"} <= found.keys():
         raise InputError(f"{study / 'result.json'} is damaged.", "Run the same `bisect-cfg bisect` command again.")
-    return found
+    return {**found, "training": target.get("training", 1)}
 
 
 def rewrites_of(found: JsonObject) -> list[Rewrite]:
@@ -129,32 +130,40 @@ def apply(
     if not agree():
         say("Nothing was written.")
         return 1
+    paths = ", ".join(one.path for one in new)
     with _written(new):
-        say("Running your script up to its configuration ...")
-        wrong = differences(found, build())
+        built: Built = {}
+        if found.get("training", 1) == 1:  # a later training of the script begins when those before it are over
+            say("Running your script up to its configuration ...")
+            built = build()
+        wrong, unseen = differences(found, built)
         if not wrong:
-            say(f"Written: {', '.join(one.path for one in new)}. Your script builds the recommended configuration.")
+            say(f"Written: {paths}." + ("" if unseen else " Your script builds the recommended configuration."))
+            if unseen:
+                say(f"Not seen in the configuration of your script, so not compared: {', '.join(unseen)}.")
             return 0
         _put_back(new)
     for name, has in wrong.items():
         say(f"{name} is {has!r} in the configuration of your script, not {found['changes'][name]['to']!r}.")
-    say(f"So this is not the place where it is set. Put back as it was: {', '.join(one.path for one in new)}.")
+    say(f"So this is not the place where it is set. Put back as it was: {paths}.")
     return 1
 
 
-def differences(found: JsonObject, built: Built) -> dict[str, Value]:
-    """The settings that edits of files change and that do not have their recommended value -> what they have."""
+def differences(found: JsonObject, built: Built) -> tuple[dict[str, Value], list[str]]:
+    """Of the settings that edits of files change, those that have another value than recommended, with that value; and
+    those of which nothing was seen."""
     edited = dict.fromkeys(name for edit in found["edits"] if edit["file"] is not None for name in edit["settings"])
-    wrong = {}
+    wrong, unseen = dict[str, Value](), list[str]()
     for name in edited:
         space, key = Name.of(name)
         known = {full.removeprefix(f"{space}."): value for full, value in built.items() if full.startswith(f"{space}.")}
-        if not known:  # no object of this kind was seen
+        if not known or (space in ("launch", "script") and key not in known):
+            unseen.append(name)
             continue
         has, wanted = plain(known.get(key, look_up(known, key))), plain(found["changes"][name]["to"])
         if not same(has, wanted) and not (has is None and wanted in (None, "(unset)")):
             wrong[name] = has
-    return wrong
+    return wrong, unseen
 
 
 # ---------------------------------------------------------------------------------------------------------- in words

@@ -109,9 +109,7 @@ def _configured_by(script: Script, settings: Factors, traces: Any) -> list[Path]
     return named + [
         path
         for path in opened
-        if path.is_file()
-        and path.resolve() not in known
-        and (path.suffix in YAML or configures(path, fields))
+        if path.is_file() and path.resolve() not in known and (path.suffix in YAML or configures(path, fields))
     ]
 
 

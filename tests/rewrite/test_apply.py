@@ -87,6 +87,11 @@ def test_where_the_script_shows_other_values_the_files_are_put_back(found: dict,
     assert texts(tmp_path) == [SCRIPT, RATES] and len(list(tmp_path.iterdir())) == 2
 
 
+def test_what_was_not_seen_is_not_compared(found: dict, tmp_path: Path) -> None:
+    status, said = applied({**found, "training": 2}, AssertionError())
+    assert status == 0 and "not compared: learning_rate, beta" in said and "recommended" not in said
+
+
 def test_a_file_that_was_changed_is_refused(found: dict, tmp_path: Path) -> None:
     (tmp_path / "rates.py").write_text(f"# mine\n{RATES}")
     with pytest.raises(InputError, match="rates.py is not the file that the study read") as raised:
