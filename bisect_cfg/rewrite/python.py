@@ -222,7 +222,7 @@ def _config_calls(
     sources: list[_Source], names: Iterable[str], line: tuple[str, int] | None
 ) -> list[tuple[_Source, ast.Call]]:
     """Calls of these classes and of the user's own subclasses; of several, the one on that line."""
-    known = set(names)
+    known = set(filter(None, names))  # a script that died before has no training config
     while more := {name for source in sources for name, bases in source.bases.items() if known & set(bases)} - known:
         known |= more
     found = [(source, call) for source in sources for call in source.calls if _called(call.func) in known]
