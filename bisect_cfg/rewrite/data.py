@@ -18,7 +18,7 @@ import yaml
 
 from bisect_cfg.common.configuration import Configuration, Value, equal
 from bisect_cfg.common.files import load_json, load_toml, load_yaml
-from bisect_cfg.rewrite.spans import Change, Piece, Place, plain, same, splice, whole_lines
+from bisect_cfg.rewrite.spans import Change, Piece, Place, plain, removals, same, splice
 
 Keys = tuple[str | int, ...]
 """The way to a value: keys of mappings, and indices of lists."""
@@ -64,8 +64,8 @@ def places(path: Path, text: str, change: Change, names: Collection[str]) -> lis
                 piece = one.start, one.end, one.text(path, plain(new))
                 return _checked(path, text, [piece], dict.fromkeys(one.ways, plain(new)))
             emptied = {keys[:-1]: None for keys in one.ways if len(_at(content, keys[:-1])) == 1 < len(keys)}
-            gone = _checked(path, text, _removals(text, one), dict.fromkeys(one.ways, _GONE))
-            return gone or (_checked(path, text, _removals(text, one), emptied) if emptied else None)
+            gone = _checked(path, text, removals(text, one.key, one.end), dict.fromkeys(one.ways, _GONE))
+            return gone or (_checked(path, text, removals(text, one.key, one.end), emptied) if emptied else None)
 
         shown = " ".join(text[one.key : one.end].split())
         found.append(Place(one.key, shown, same(value, change.old), put, (inner["name"],) if inner else ()))
@@ -166,18 +166,6 @@ def _readings(text: str, key: int, start: int) -> Iterator[_Written]:
     ends += [found.start() for found in re.finditer(r"\s*[,}\]]", line)][:-_MOST_ENDS:-1]
     for end in ends:
         yield _Written(key, start, start + end, "", " " if text[start - 1] == ":" else "")
-
-
-def _removals(text: str, one: _Written) -> Iterator[Piece]:
-    """What may remove a key with its value: whole lines; the comma after it, or before it, as well; or it alone."""
-    after, before = re.match(r"\s*,\s*", text[one.end :]), re.search(r"\s*,\s*$", text[: one.key])
-    if (lines := whole_lines(text, one.key, one.end)) is not None:
-        yield *lines, ""
-    if after:
-        yield one.key, one.end + after.end(), ""
-    if before:
-        yield before.start(), one.end, ""
-    yield one.key, one.end, ""
 
 
 def _value_text(path: Path, value: Value) -> str:

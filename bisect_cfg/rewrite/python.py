@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from bisect_cfg.common.configuration import Configuration, Value
-from bisect_cfg.rewrite.spans import Change, Piece, Place, parsed, plain, same, splice, whole_lines, without_item
+from bisect_cfg.rewrite.spans import Change, Piece, Place, parsed, plain, removals, same, splice, whole_lines
 
 HOLDERS = {"model": ("from_pretrained", "ModelConfig"), "peft": ("LoraConfig",)}
 """Namespace -> the calls that take its settings as keywords; all others are those of the training config."""
@@ -287,23 +287,13 @@ def _names(node: ast.expr) -> tuple[str, ...]:
 
 def _removed(source: _Source, gift: _Gift) -> Piece | None:
     """The piece that removes a keyword, or a key with its value."""
-    holder, start = gift.holder, source.span(gift.value)[0]
-    items = _items(source, holder)
-    piece = without_item(source.text, items, next(item for item in items if item[0] <= start < item[1]))
-    if isinstance(holder, ast.Dict):
-        keys = [key for key, value in zip(holder.keys, holder.values, strict=True) if value is gift.value]
-        return source.checked(piece, dict.fromkeys([*keys, gift.value]))
-    return source.checked(piece, {word: None for word in holder.keywords if word.value is gift.value})
-
-
-def _items(source: _Source, holder: ast.Call | ast.Dict) -> list[tuple[int, int]]:
-    """Where the arguments of a call, or the entries of a dictionary, stand in the text."""
-    if isinstance(holder, ast.Call):
-        return sorted(map(source.span, (*holder.args, *holder.keywords)))
-    spans = [(key, source.span(value)) for key, value in zip(holder.keys, holder.values, strict=True)]
-    return [
-        (source.text.rindex("**", 0, start) if key is None else source.span(key)[0], end) for key, (start, end) in spans
-    ]
+    if isinstance(gift.holder, ast.Dict):
+        pairs = zip(gift.holder.keys, gift.holder.values, strict=True)
+        gone = next([key, value] for key, value in pairs if value is gift.value)
+    else:
+        gone = [word for word in gift.holder.keywords if word.value is gift.value]
+    pieces = removals(source.text, source.span(gone[0])[0], source.span(gone[-1])[1])
+    return next((piece for piece in pieces if source.checked(piece, dict.fromkeys(gone))), None)
 
 
 # -------------------------------------------------------------------------------------------------------- new settings
@@ -312,16 +302,13 @@ def _items(source: _Source, holder: ast.Call | ast.Dict) -> list[tuple[int, int]
 def added(texts: Mapping[Path, str], values: Configuration, config: str, built: BuiltAt) -> tuple[Path, Piece] | None:
     """The piece that adds keywords to the one call that builds the training config; None if that cannot be done."""
     found = _config_calls(_sources(texts), (config,), built.get(ARGS))
-    if len(found) != 1 or not _items(*found[0]):
+    if len(found) != 1 or not (found[0][1].args or found[0][1].keywords):
         return None
     (source, call), text = found[0], found[0][0].text
-    start, end = _items(source, call)[-1]
-    pairs, lines = (
-        ", ".join(f"{name}={literal(value)}" for name, value in values.items()),
-        whole_lines(text, start, end),
-    )
+    start, end = max(map(source.span, (*call.args, *call.keywords)))
+    pairs = ", ".join(f"{name}={literal(value)}" for name, value in values.items())
     piece = end, end, f", {pairs}"
-    if lines is not None:
+    if (lines := whole_lines(text, start, end)) is not None:
         rest = text[end : lines[1]]
         line = text[lines[0] : start] + pairs + "," + rest[len(rest.rstrip("\r\n")) :]
         has_comma = rest.lstrip().startswith(",")

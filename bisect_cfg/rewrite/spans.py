@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from bisect_cfg.common.configuration import Value, equal
@@ -86,23 +87,25 @@ def splice(text: str, *pieces: Piece) -> str:
     return text
 
 
-def whole_lines(text: str, start: int, end: int, closing: str = ",") -> tuple[int, int] | None:
-    """The lines that hold this part of a text and nothing else but `closing` and a comment; None if they hold more."""
+def whole_lines(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """The lines that hold this part of a text and nothing else but a comma and a comment; None if they hold more."""
     first, last = text.rfind("\n", 0, start) + 1, text.find("\n", end)
     last = len(text) if last < 0 else last + 1
-    rest = text[end:last].lstrip(closing + " \t").rstrip()
+    rest = text[end:last].lstrip(", \t").rstrip()
     return (first, last) if not text[first:start].strip() and (not rest or rest.startswith("#")) else None
 
 
-def without_item(text: str, items: Sequence[tuple[int, int]], item: tuple[int, int]) -> Piece:
-    """The piece that removes one of the items that commas separate between brackets."""
-    lines, index = whole_lines(text, *item), items.index(item)
-    last = index + 1 == len(items) and not text[item[1] :].lstrip().startswith(",")
-    if lines is not None and not (last and index):  # with the last one its comma goes: JSON allows no trailing comma
-        return *lines, ""
-    if index + 1 < len(items):
-        return item[0], items[index + 1][0], ""
-    return items[index - 1][1] if index else item[0], item[1], ""
+def removals(text: str, start: int, end: int) -> Iterator[Piece]:
+    """What may remove an item that commas, or lines, separate from others: its whole lines; the comma after it, or
+    before it, as well; or it alone. Which of them is right shows when the text is read again."""
+    after, before = re.match(r"\s*,\s*", text[end:]), re.search(r"\s*,\s*$", text[:start])
+    if (lines := whole_lines(text, start, end)) is not None:
+        yield *lines, ""
+    if after:
+        yield start, end + after.end(), ""
+    if before:
+        yield before.start(), end, ""
+    yield start, end, ""
 
 
 def plain(value: Value) -> Value:
