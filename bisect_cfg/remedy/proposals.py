@@ -26,9 +26,6 @@ KNOWN_ALTERNATIVE = 0.5
 MERIT = 0.02
 """... and a little more for each better one that the list names before it."""
 
-CURE = -KNOWN_ALTERNATIVE / MERIT
-"""The merit of what takes away the fault itself: nothing is given up."""
-
 OUTSIDE = 0.1
 """... and for each setting it changes that is not at issue otherwise: of two remedies that serve as well, the one that
 leaves the rest alone is nearer to what the user wanted."""
@@ -111,9 +108,8 @@ def proposals_for(
                     found[known] = replace(found[known], why=offer.why, source=offer.source, merit=merit)
             elif not same({}, changes) and not proven.refutes(changes):
                 moving = ranges((name for name in rest if name not in offer.settings), changes)
-                outside = 0 if offer.cures else sum(name not in proven.bad for name in changes)
-                place = CURE if offer.cures else merit
-                found.append(Proposal(changes, moving, offer.why, offer.source, rest, place, outside))
+                outside = sum(name not in proven.bad for name in changes)
+                found.append(Proposal(changes, moving, offer.why, offer.source, rest, merit, outside, offer.cures))
     return sorted(found, key=lambda one: price(one, {**one.changes, **guessed(one, one.changes)}, keep))
 
 
@@ -134,7 +130,7 @@ def loss(proposal: Proposal, changes: Configuration, keep: Collection[str] = ())
     ranges = {moving.name: moving for moving in proposal.ranges}
     offered = [name for name in _offered(proposal) if name not in ranges]
     total = 0.0
-    if offered:
+    if offered and not proposal.cures:
         costly = max(weight(name, keep) / weight(name) for name in offered)
         total = costly * (KNOWN_ALTERNATIVE + MERIT * proposal.merit) + OUTSIDE * proposal.outside
     for name, value in changes.items():
@@ -150,7 +146,7 @@ def price(proposal: Proposal, changes: Configuration, keep: Collection[str] = ()
     kept = sum(name in keep or name.removeprefix("args.") in keep for name in changes)
     offered = _offered(proposal)
     others = sum(name not in offered for name in changes)
-    return kept, others + (proposal.merit not in (None, CURE)), loss(proposal, changes, keep)
+    return kept, others + (proposal.merit is not None and not proposal.cures), loss(proposal, changes, keep)
 
 
 def _offered(proposal: Proposal) -> set[str]:

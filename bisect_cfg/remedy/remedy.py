@@ -120,6 +120,7 @@ class Proposal:
     resets: tuple[str, ...] = ()  # names that it resets to good
     merit: int | None = None  # of a known alternative, its place in the list of them
     outside: int = 0  # how many settings it changes that are no factors
+    cures: bool = False  # whether it takes away the fault itself, so that nothing is given up
 
 
 @dataclass(frozen=True)
