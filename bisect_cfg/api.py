@@ -331,9 +331,8 @@ def _asked_before(
     else:
         asked.arguments = list(arguments) or asked.arguments
         return asked, options
-    raise InputError(
-        f"The study {study} {why}.\nIt would run: {asked.shown}", f"If that is what you want: {again(study, *missing)}"
-    )
+    advice = "If that is what you want" if missing[0] in ("trust", "python") else "Give it again"
+    raise InputError(f"The study {study} {why}.\nIt would run: {asked.shown}", f"{advice}: {again(study, *missing)}")
 
 
 @contextlib.contextmanager

@@ -75,7 +75,7 @@ def run(command: Callable[[], int]) -> None:
         interrupts.let_end()
         status = flush(status)
     except KeyboardInterrupt:  # while it was told how it ended
-        pass
+        interrupts.let_end()
     sys.exit(status)
 
 
@@ -91,7 +91,8 @@ def ended_by(error: BaseException) -> Ended:
     if isinstance(error, InputError):
         return Ended(error.status, error.message, error.advice)
     if any(isinstance(one, KeyboardInterrupt) for one in _chain(error)):  # a library may make an error of its own of it
-        return Ended(interrupts.INTERRUPTED, "Interrupted; nothing is lost. Run the same command again to continue.")
+        said = "Interrupted; nothing is lost. Run the same command again to continue."
+        return Ended(interrupts.INTERRUPTED, advice=said)
     return explained(error) or _internal(error)
 
 
