@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
 
 from bisect_cfg.common.configuration import Configuration
@@ -20,8 +19,8 @@ def known_failure(
 ) -> Match | None:
     """The known failure that a run shows, with what its log decides of it.
 
-    Only an entry that is specific, whose every condition is met here, and that does not contradict the trials, is worth
-    saying beside a proof: it blames no setting that they have cleared, and advises no value that they have convicted.
+    Only an entry that is specific, whose every condition is met here, and that blames no setting which the trials have
+    cleared, is worth saying beside a proof.
 
     Args:
         run: that failed.
@@ -47,18 +46,6 @@ def known_failure(
         accused = match.entry.conditions.get("parameters")
         if guilty and accused and guilty.isdisjoint(accused):
             continue  # the trials say otherwise
-        if advises_guilty_value(match.cures, causes):
-            continue
         if not match.unchecked and not match.entry.general:
             return match
     return None
-
-
-def advises_guilty_value(cures: Sequence[str], causes: Sequence[Cause]) -> bool:
-    """Whether one of the cures is a guilty setting at its bad value: ``bf16=True`` where that is the cause."""
-    settings = [(name, levels["bad"]) for cause in causes for name, levels in cause.values.items()]
-    patterns = [
-        re.compile(rf"(?<![\w.]){re.escape(name.rpartition('.')[2])}=[\"']?{re.escape(str(bad))}(?!\.?\w)")
-        for name, bad in settings
-    ]
-    return any(pattern.search(cure) for pattern in patterns for cure in cures)
