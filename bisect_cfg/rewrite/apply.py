@@ -130,7 +130,7 @@ def apply(
     if not agree():
         say("Nothing was written.")
         return 1
-    paths = ", ".join(one.path for one in new)
+    paths = ", ".join(_short(one.path) for one in new)
     with _written(new):
         built: Built = {}
         if found.get("training", 1) == 1:  # a later training of the script begins when those before it are over
@@ -196,9 +196,12 @@ def stale_comments(edit: JsonObject, changes: Mapping[str, Mapping[str, Value]])
 
 
 def _where(edit: JsonObject) -> str:
-    path, here = edit["file"], os.path.join(os.getcwd(), "")
     cell = "" if edit["cell"] is None else f", cell {edit['cell']}, line {edit['line']}"
-    return f"{path.removeprefix(here)}{cell or ':' + str(edit['line'])}"
+    return f"{_short(edit['file'])}{cell or ':' + str(edit['line'])}"
+
+
+def _short(path: str) -> str:
+    return path.removeprefix(os.path.join(os.getcwd(), ""))
 
 
 # ---------------------------------------------------------------------------------------------------------- on the disk
