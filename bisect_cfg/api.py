@@ -17,6 +17,7 @@ import msgspec
 
 from bisect_cfg import interrupts
 from bisect_cfg.common.configuration import Status, Value, check_value
+from bisect_cfg.common.files import load_json, read_text
 from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
@@ -208,6 +209,20 @@ def _loaded(study: Path, name: str, value: Value) -> str:
     return f"bisect_cfg.load({str(study)!r}, {name}={value!r})"
 
 
+class News(Listener):
+    """Passes on to a view what is new where the causes are known already: the runs for safe values, and the answer."""
+
+    def __init__(self, view: Listener) -> None:
+        self._view = view
+        for name in ("isolating", "step", "safe_runs_left", "safe_run_started", "safe_run_finished", "answer"):
+            setattr(self, name, getattr(view, name))
+
+    def phase(self, name: str, detail: str = "") -> None:
+        if name == "safe values":
+            self._view.phase(name, detail)
+            self.note = self._view.note  # type: ignore[method-assign]
+
+
 def recommend_again(
     study: Path, wishes: Mapping[str, Value], listener: Listener, arguments: Sequence[str] = (), trust: bool = False
 ) -> JsonObject:
@@ -224,6 +239,9 @@ def recommend_again(
     """
     asked, options = _asked_before(study, wishes, arguments, trust)
     listener.note(f"Runs: {asked.shown}")
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # a damaged answer is written anew
+        if load_json(read_text(study / "result.json")).get("status") == Status.ISOLATED:
+            listener = News(listener)
     with _where_it_began(asked):
         return run(asked.target, asked.arguments, options, listener)[1]
 
