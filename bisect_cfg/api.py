@@ -8,8 +8,9 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -24,9 +25,9 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.options import OPTIONS, BisectOptions, Options, options_of, with_options
 from bisect_cfg.probe.redact import HIDDEN, mask_arguments
 from bisect_cfg.probe.values import encode
-from bisect_cfg.reports.answer import add_trial, write_answer
-from bisect_cfg.reports.listener import Listener
-from bisect_cfg.reports.outcome import Answer
+from bisect_cfg.report.answer import Answer, Trial, read_answer, write_answer
+from bisect_cfg.report.events import Listener
+from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.checkpoints import read_checkpoint
 from bisect_cfg.store.invocation import read_command, write_command, written_here
 from bisect_cfg.store.state import STATE_FILE
@@ -42,9 +43,9 @@ from bisect_cfg.targets.script import Script, find_script, interpreter
 from bisect_cfg.targets.suggestions import check_name
 
 if TYPE_CHECKING:
-    from bisect_cfg.reports.asked import Wanted
-    from bisect_cfg.reports.notebook import Asks, StudyReport
-    from bisect_cfg.reports.recorded import Recorded
+    from bisect_cfg.report.asked import Wanted
+    from bisect_cfg.report.notebook import Asks, StudyReport
+    from bisect_cfg.report.recorded import Recorded
 
 SCRIPTS = (".py", ".ipynb")
 
@@ -81,33 +82,36 @@ class Asked(msgspec.Struct):
 
 
 @interrupts.obeyed()
-def run(target: str, arguments: Sequence[str], options: Options, listener: Listener) -> tuple[Answer, JsonObject]:
+def run(target: str, arguments: Sequence[str], options: Options, listener: Listener) -> tuple[Findings, Answer]:
     """Bisect, show it to a listener (entered already), write the study's files.
 
     Returns:
-        The answer, and the content of result.json.
+        What the phases have found, and the answer made of it.
 
     Raises:
         InputError: something about the input stands in the way, or the inputs changed.
     """
-    from bisect_cfg.reports.page import write_report
-    from bisect_cfg.reports.terminal import told
+    from bisect_cfg.report.answer_of import answer_of
+    from bisect_cfg.report.html import write_report
+    from bisect_cfg.report.recommendation import write_safe_config
 
-    found = found_target(target, arguments, options)
+    script = found_target(target, arguments, options)
     asked = {"target": target, "arguments": list(arguments), "folder": os.getcwd(), "options": asdict(options)}
-    asked["lines"] = {"own": found.shown, "bisect": typed(target, arguments, options)}
-    with _set(found):
-        _check(options, found)
-        answer = tell_story(found, options, listener, begun=lambda folder: write_command(folder, asked))
+    asked["lines"] = {"own": script.shown, "bisect": typed(target, arguments, options)}
+    with _set(script):
+        _check(options, script)
+        found = tell_story(script, options, listener, begun=lambda folder: write_command(folder, asked))
         environment = {}  # of a command nobody knows where it runs, if it is not a Python that it names
-        if found.python:
-            environment = fingerprint(None if found.python == sys.executable else found.python)
-        result = write_answer(answer, environment, lambda result: told(answer, result))
-        listener.answer(answer, result)
-        write_report(answer.folder)
-    if answer.stopped is not None:  # said last, as it asks for something to be done
-        raise answer.stopped
-    return answer, result
+        if script.python:
+            environment = fingerprint(None if script.python == sys.executable else script.python)
+        answer = answer_of(found, environment)
+        write_safe_config(found, answer.recommendation)
+        write_answer(answer, found.folder)
+        listener.answer(answer, found.folder)
+        write_report(found.folder)
+    if found.stopped is not None:  # said last, as it asks for something to be done
+        raise found.stopped
+    return found, answer
 
 
 def found_target(target: str, arguments: Sequence[str], options: Options) -> Script | CommandTarget:
@@ -225,13 +229,13 @@ class News(Listener):
 
 def recommend_again(
     study: Path, wishes: Mapping[str, Value], listener: Listener, arguments: Sequence[str] = (), trust: bool = False
-) -> JsonObject:
+) -> Answer:
     """Look for safe values of a study that was isolated before, with some options other than there, and write its files
     anew. The script's arguments are given again where they hold a secret, as the study keeps none. A study that was not
     made here, or names another interpreter, must be trusted.
 
     Returns:
-        The content of result.json.
+        The answer.
 
     Raises:
         InputError: it is no study, its script has changed, a secret is missing, or it would run what nobody here has
@@ -290,8 +294,8 @@ def ask(
     Raises:
         InputError: as there; a name or a value that cannot be; it has not come to its search.
     """
-    from bisect_cfg.reports.page import write_report
-    from bisect_cfg.reports.recorded import read
+    from bisect_cfg.report.html import write_report
+    from bisect_cfg.report.recorded import read
 
     study = study.absolute()
     if isinstance(wanted, Mapping):
@@ -302,19 +306,22 @@ def ask(
         target = found_target(asked.target, asked.arguments, options)
         with _set(target):
             _check(options, target)
-            answer = tell_story(target, options, listener, wanted)
-    if answer.asked is None:
+            found = tell_story(target, options, listener, wanted)
+    if found.asked is None:
         why = {
             Status.NO_FAILURE: "your configuration does not fail",
             Status.BASELINE_FAILS: "the good configuration fails",
         }
         raise InputError(
-            f"Nothing can be asked in the study {study}: {why.get(answer.status, 'its search has not begun')}.",
-            "Run its `bisect` again first." if answer.status not in why else "",
+            f"Nothing can be asked in the study {study}: {why.get(found.status, 'its search has not begun')}.",
+            "Run its `bisect` again first." if found.status not in why else "",
         )
-    add_trial(study, answer.asked)
+    answer = read_answer(study)
+    if answer is not None:
+        trials = sorted((*answer.trials, Trial(**found.asked)), key=attrgetter("number"))
+        write_answer(msgspec.structs.replace(answer, trials=tuple(trials)), study)
     write_report(study)
-    return answer.asked["number"], read(study)
+    return found.asked["number"], read(study)
 
 
 def _asked_before(
@@ -422,11 +429,11 @@ def bisect(
         InputError: something about the input stands in the way; says what to do.
         TypeError: an unknown option, or neither a target nor a command.
     """
-    from bisect_cfg.reports.console import console
-    from bisect_cfg.reports.jupyter import NotebookView, in_notebook
-    from bisect_cfg.reports.live import View
-    from bisect_cfg.reports.notebook import of_folder, with_plots
-    from bisect_cfg.reports.recorded import read
+    from bisect_cfg.report.live import View
+    from bisect_cfg.report.notebook import of_folder, with_plots
+    from bisect_cfg.report.notebook_view import NotebookView, in_notebook
+    from bisect_cfg.report.recorded import read
+    from bisect_cfg.report.terminal import console
 
     if (target is None) is (not command) or (command and arguments) or isinstance(command, str):
         raise TypeError("bisect() takes a target with its arguments, or command=[...], a list of strings")
@@ -437,12 +444,11 @@ def bisect(
             options[name] = [(str(key), encoded(str(key), value)) for key, value in given.items()]
     made, arguments = options_of(options, "bisect"), tuple(map(str, arguments))
     with NotebookView() if in_notebook() else View(console(), live=False) as view:
-        answer, result = run(str(target), arguments, made, view)
-    asks = _asks(answer.folder, arguments=arguments, python=made.python, storage=made.storage, trust=True)
-    if answer.report is not None:
-        report = replace(answer.report, recommendation=result["recommendation"])
-        return with_plots(report, read(answer.folder), asks)
-    return of_folder(answer.folder, asks)
+        found, _ = run(str(target), arguments, made, view)
+    asks = _asks(found.folder, arguments=arguments, python=made.python, storage=made.storage, trust=True)
+    if found.report is not None:
+        return with_plots(found.report, read(found.folder), asks)
+    return of_folder(found.folder, asks)
 
 
 with_options(bisect, OPTIONS)
@@ -475,7 +481,7 @@ def load(
         InputError: there is no study.
         TypeError: it is neither a folder nor an address.
     """
-    from bisect_cfg.reports.notebook import of_folder, of_storage
+    from bisect_cfg.report.notebook import of_folder, of_storage
 
     if not isinstance(study, (str, os.PathLike)) or not str(study):
         raise TypeError(f"load() takes the folder of a study or the address of a storage, not {study!r}")
@@ -492,7 +498,7 @@ def _asks(folder: Path, **how: Any) -> Asks:
     """What runs one more trial of a study's folder; see `ask`."""
 
     def asks(wanted: Wanted) -> tuple[int, Recorded]:
-        from bisect_cfg.reports.jupyter import AskedView, in_notebook
+        from bisect_cfg.report.notebook_view import AskedView, in_notebook
 
         with AskedView(wanted) if in_notebook() else Listener() as listener:
             return ask(folder, wanted, listener, **how)

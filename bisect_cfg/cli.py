@@ -35,7 +35,7 @@ from bisect_cfg.options import (
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from bisect_cfg.reports.listener import Listener
+    from bisect_cfg.report.events import Listener
 
 COMPLETION_VARIABLE = "_BISECT_CFG_COMPLETE"
 """Set by a shell's function when it asks for completions (`click.Command.main`), together with `COMP_WORDS`."""
@@ -95,7 +95,7 @@ def _flags(rows: Iterable[Option], unset: bool = False) -> list[_Option]:
         rows: of the table.
         unset: whether what is not given is None, in place of its default.
     """
-    short = {"quiet": "-q"}
+    short = {"quiet": "-q", "verbose": "-v"}
     made = [_Option(row, short.get(row.name, "")) for row in rows]
     for one in made if unset else ():
         one.default, one.help = None, OPTIONS[one.name or ""].help
@@ -215,10 +215,10 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     shown = {name: options.pop(name) for name in OUTPUT}
     given = options_of(options)
     from bisect_cfg.api import run
-    from bisect_cfg.reports.answer import EXIT_STATUS
+    from bisect_cfg.report.answer import EXIT_STATUS
 
     with _shown(**shown) as listener:
-        answer, _ = run(target, arguments, given, listener)
+        _, answer = run(target, arguments, given, listener)
     return EXIT_STATUS[answer.status]
 
 
@@ -251,9 +251,8 @@ def recommend(study: str, arguments: tuple[str, ...], trust: bool, **options: An
     from bisect_cfg.api import recommend_again
 
     with _shown(**shown) as listener:
-        result = recommend_again(Path(study), given, listener, arguments, trust)
-    recommended = result["recommendation"]
-    return 0 if recommended is not None and recommended["verified"] else 3
+        answer = recommend_again(Path(study), given, listener, arguments, trust)
+    return 0 if answer.recommendation is not None and answer.recommendation.verified else 3
 
 
 @cli.command(params=[_own("yes", SWITCH, "Write without asking."), *_flags([OPTIONS["python"]], unset=True), TRUST])
@@ -273,7 +272,7 @@ def apply(study: str, arguments: tuple[str, ...], yes: bool, trust: bool, python
     recommended configuration and they were put back; 2 wrong usage or input, or a file was changed.
     """
     from bisect_cfg.api import apply
-    from bisect_cfg.reports.text import clean
+    from bisect_cfg.common.words import clean
 
     def agree() -> bool:
         if not yes and not sys.stdin.isatty():
@@ -306,10 +305,10 @@ def report(study: str, form: str, look: bool) -> int:
 
     Exit status: 0; 2 the folder holds no study, or something cannot be written.
     """
-    from bisect_cfg.reports.page import FILE as PAGE
-    from bisect_cfg.reports.page import write_report
-    from bisect_cfg.reports.passed_on import as_json, as_markdown
-    from bisect_cfg.reports.recorded import read
+    from bisect_cfg.report.html import FILE as PAGE
+    from bisect_cfg.report.html import write_report
+    from bisect_cfg.report.markdown import as_json, as_markdown
+    from bisect_cfg.report.recorded import read
 
     if form != "html":
         click.echo((as_markdown if form == "md" else as_json)(read(Path(study))), nl=False)
@@ -381,7 +380,7 @@ def doctor(words: tuple[str, ...], fingerprint: tuple[str, ...], python: str | N
 
         click.echo(json.dumps(diagnosis.to_json(), indent=1))
     else:
-        from bisect_cfg.reports.examination import show
+        from bisect_cfg.doctor.show import show
 
         show(diagnosis)
     return 0 if diagnosis.clean else 1
@@ -436,16 +435,16 @@ def completion(shell: str) -> int:
     return 0
 
 
-def _shown(plain: bool, quiet: bool, json_lines: bool) -> Listener:
+def _shown(plain: bool, quiet: bool, verbose: bool, json_lines: bool) -> Listener:
     """What shows how it goes, in the form that was asked for."""
     if json_lines:
-        from bisect_cfg.reports.json_lines import JsonLines
+        from bisect_cfg.report.json_lines import JsonLines
 
         return JsonLines(sys.stdout)
-    from bisect_cfg.reports.console import console
-    from bisect_cfg.reports.live import Quiet, View
+    from bisect_cfg.report.live import Quiet, View
+    from bisect_cfg.report.terminal import console
 
-    return Quiet(console()) if quiet else View(console(), live=False if plain else None)
+    return Quiet(console(), verbose) if quiet else View(console(), False if plain else None, verbose)
 
 
 def run() -> int:

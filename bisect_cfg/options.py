@@ -345,6 +345,7 @@ class Output(TypedDict, total=False):
     """Output"""
 
     quiet: Annotated[bool, Option(SWITCH, "Nothing but the answer.")]
+    verbose: Annotated[bool, Option(SWITCH, "The answer with everything that supports it.")]
     plain: Annotated[bool, Option(SWITCH, "Plain lines instead of the live view.")]
     json_lines: Annotated[bool, Option(SWITCH, "Events as lines of JSON, the last one the answer (docs/result.md).")]
 

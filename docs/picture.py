@@ -23,8 +23,8 @@ from rich.console import Console
 from bisect_cfg.api import run
 from bisect_cfg.common.failures.health import Row
 from bisect_cfg.options import Options
-from bisect_cfg.reports.console import console
-from bisect_cfg.reports.live import View
+from bisect_cfg.report.live import View
+from bisect_cfg.report.terminal import console
 
 DOCS = Path(__file__).resolve().parent
 COLUMNS = 100

@@ -100,7 +100,7 @@ def test_the_instruments_name_the_place(finished):
         expected.pop("native", None)
     for key, value in expected.items():
         assert value in place[key], key
-    assert f"Where  step {place['step']}, {place['operation']}, {place['module']}" in done.stdout
+    assert f"Where   step {place['step']}: {place['operation']} in {place['module']}" in done.stdout
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ class Tool:
 
 
 BY_NAME = {"parameters", "passes_without", "changes", "ranges", "published", "ranks"}
-FREE = {"values", "suspicion", "configuration", "not_varied", "environment", "said"}
+FREE = {"values", "suspicion", "configuration", "not_varied", "environment"}
 """Keys of result.json whose own keys are names of settings, each with something we write; and those of whose content
 nothing more is said."""
 
@@ -165,12 +165,12 @@ def import_what_commands_import() -> None:
         "alembic.command", "alembic.script", "optuna", "optuna.storages._rdb.storage", "rich.live",
         "sqlalchemy.dialects.sqlite", "zoneinfo",
         *(f"bisect_cfg.{room}" for room in ("api", "cli", "study.story", "explain", "rewrite.edits")),
-        *(f"bisect_cfg.{room}" for room in ("reports.answer", "reports.page", "reports.terminal")),
+        *(f"bisect_cfg.{room}" for room in ("report.answer_of", "report.html", "report.terminal")),
         *(f"bisect_cfg.{room}" for room in ("search", "store.store")),
     ):  # fmt: skip
         importlib.import_module(name)
     sys.modules["bisect_cfg.explain.knowledge"].load()
-    page = sys.modules["bisect_cfg.reports.page"]
+    page = sys.modules["bisect_cfg.report.html"]
     page._template(), page._plotly()  # what every page has, compressed
 
 

@@ -79,7 +79,7 @@ def rewrites_of(found: JsonObject) -> list[Rewrite]:
     made = []
     for path in dict.fromkeys(edit["file"] for edit in found["edits"] if edit["file"] is not None):
         edits = [edit for edit in found["edits"] if edit["file"] == path]
-        unwritten = [f"{_where(edit)}: {edit['new'].strip()}" for edit in edits if "text" not in edit]
+        unwritten = [f"{_where(edit)}: {edit['new'].strip()}" for edit in edits if edit.get("text") is None]
         if unwritten:
             raise InputError(f"An edit of {path} cannot be written.", "\n".join(["Change it by hand:", *unwritten]))
         try:

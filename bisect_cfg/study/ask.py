@@ -21,10 +21,10 @@ from bisect_cfg.common.configuration import (
     equal,
     shown,
 )
+from bisect_cfg.common.words import show
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask
-from bisect_cfg.reports.asked import Wanted
-from bisect_cfg.reports.text import show
+from bisect_cfg.report.asked import Wanted
 from bisect_cfg.targets.suggestions import nearest
 
 REASON = "asked by hand"

@@ -12,8 +12,8 @@ from dataclasses import replace
 from bisect_cfg.common.configuration import Configuration, Factor, Outcome, Purpose, Value
 from bisect_cfg.common.parameters import every, parameter
 from bisect_cfg.common.parameters.odds import names_it
+from bisect_cfg.common.words import duration
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, CheckpointOrders, Origin
-from bisect_cfg.reports.text import duration
 from bisect_cfg.runner.plan import PACE_STEPS, Plan
 from bisect_cfg.runner.runs import Run, purpose_again
 from bisect_cfg.runner.starts import COLD, STARTS

@@ -37,12 +37,12 @@ from bisect_cfg.common.configuration import (
 )
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.parameters.odds import odds_of
+from bisect_cfg.common.words import count
 from bisect_cfg.engines.engine import Engine
 from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.engines.simulated import SimulatedEngine
 from bisect_cfg.options import OF_BISECTIONS, BisectionOptions, check_named, checked, is_runner, with_options
-from bisect_cfg.probe import redact
-from bisect_cfg.reports.events import (
+from bisect_cfg.report.events import (
     BisectionEvent,
     CauseFound,
     Concluded,
@@ -51,12 +51,11 @@ from bisect_cfg.reports.events import (
     TrialFinished,
     TrialStarted,
 )
-from bisect_cfg.reports.text import count
 from bisect_cfg.runner.function import UNUSABLE, FunctionRunner, TrialFunction, identity_of, result_of_answer
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.store.causes import Report
-from bisect_cfg.store.encoding import SUBSET, WANTED, plain, result_of
+from bisect_cfg.store.encoding import SUBSET, WANTED, result_of
 from bisect_cfg.store.interface import Runner, TrialRequest, TrialResult
 from bisect_cfg.store.rows import rows_of
 from bisect_cfg.store.sampler import BisectionSampler, Classify, SearchTrials
@@ -67,9 +66,9 @@ from bisect_cfg.study.loop import Action, Limits, run_loop
 from bisect_cfg.targets.sides import Sides
 
 if TYPE_CHECKING:
-    from bisect_cfg.reports.asked import Wanted
-    from bisect_cfg.reports.jupyter import NotebookView
-    from bisect_cfg.reports.notebook import StudyReport
+    from bisect_cfg.report.asked import Wanted
+    from bisect_cfg.report.notebook import StudyReport
+    from bisect_cfg.report.notebook_view import NotebookView
 
 
 class Bisection:
@@ -186,18 +185,20 @@ class Bisection:
             TypeError: the trial function returned something that says neither pass nor fail; that run does not count.
             Exception: whatever `is_valid` raised.
         """
-        from bisect_cfg.reports.notebook import concluded, with_trials
+        from bisect_cfg.report.answer import plain
+        from bisect_cfg.report.answer_of import answer_of_report
+        from bisect_cfg.report.notebook import with_trials
 
         with self._shown():
             report = self.search()
-        known = concluded(report)
-        self._store.conclude(plain(redact.mask(known)))
-        return with_trials(report, known, self.rows, self.ask)
+        answer = answer_of_report(report)
+        self._store.conclude(plain(answer))
+        return with_trials(report, answer, self.rows, self.ask)
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
         """With what goes on shown, in a notebook."""
-        from bisect_cfg.reports.jupyter import NotebookView, in_notebook
+        from bisect_cfg.report.notebook_view import NotebookView, in_notebook
 
         if not (self._progress and in_notebook()):
             yield
@@ -322,10 +323,11 @@ class Bisection:
 
     def _repr_html_(self) -> str:
         """The notebook's view: the settings that differ, and how far it is."""
-        from bisect_cfg.reports.factors import factors_of
+        from bisect_cfg.report.answer import Levels
+        from bisect_cfg.report.factors import factors_of
 
         progress = self.progress()
-        levels = self._store.levels
+        levels = {name: Levels(good, bad) for name, (good, bad) in self._store.levels.items()}
         guilty = frozenset(name for cause in progress.causes for name in cause.parameters)
         done = count(progress.trials, "trial")
         told = f"{count(len(levels), 'setting')} that differ, {done} done"

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Status, configuration_of
+from bisect_cfg.common.words import count
 from bisect_cfg.probe.protocol import StepRows
-from bisect_cfg.reports.data_rows import FoundRows, RowsOfStep, name_of, row_of
-from bisect_cfg.reports.text import count
+from bisect_cfg.report.data_rows import FoundRows, RowsOfStep, name_of, row_of
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.ranks import ranks_of
 from bisect_cfg.runner.runs import Run

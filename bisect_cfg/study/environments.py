@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bisect_cfg.common.words import duration
 from bisect_cfg.errors import InputError
 from bisect_cfg.explain.knowledge import Entry
 from bisect_cfg.remedy.alternatives import Alternative
-from bisect_cfg.reports.text import duration
 from bisect_cfg.runner.environments import CACHE, CannotBuild, Environments
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.site import inside

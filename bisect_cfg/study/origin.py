@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bisect_cfg.common.configuration import Outcome, Purpose, Status
+from bisect_cfg.common.words import count
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import (
     CHECKPOINTS_FOLDER,
@@ -27,7 +28,6 @@ from bisect_cfg.probe.protocol import (
     PlannedSteps,
     Resumed,
 )
-from bisect_cfg.reports.text import count
 from bisect_cfg.runner.checkpoints import has_adapter_alone, in_words, read_checkpoint, saved_in_parts
 from bisect_cfg.runner.clean import size_of
 from bisect_cfg.runner.plan import Plan

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Status, configuration_of
-from bisect_cfg.reports.text import count, duration, since
+from bisect_cfg.common.words import count, duration
+from bisect_cfg.report.sentences import since
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.trials import horizon_for
 from bisect_cfg.store.causes import Cause, Report

@@ -23,7 +23,7 @@ from bisect_cfg.remedy.order import Given, Look, left, look
 from bisect_cfg.remedy.proposals import Safe, ranked
 from bisect_cfg.remedy.remedy import MOST_ASKED, Aim, Attempt, Ran, RemedyStatus
 from bisect_cfg.remedy.terms import Health, Isolated, Wishes
-from bisect_cfg.reports.text import unhealthy
+from bisect_cfg.report.sentences import unhealthy
 from bisect_cfg.runner.environments import CannotBuild
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.runs import Run

@@ -9,9 +9,9 @@ from pathlib import Path
 from bisect_cfg.common.cells import code_cells, with_cells
 from bisect_cfg.common.configuration import Outcome, Purpose, Status
 from bisect_cfg.common.name import Name
+from bisect_cfg.common.words import count
 from bisect_cfg.errors import InputError, NeverConfigured
 from bisect_cfg.probe.protocol import Completed, Origin, OtherSchedule, Raised, ResumeSkipped, Targets, TrainEnd
-from bisect_cfg.reports.text import count
 from bisect_cfg.runner.hang import HANG_SECONDS, HANG_TIMES, UNKNOWN_SECONDS, Patience
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.runs import Run

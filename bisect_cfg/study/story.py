@@ -19,9 +19,9 @@ from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.errors import InputsChanged, NeverConfigured
 from bisect_cfg.options import Options
 from bisect_cfg.probe import machine
-from bisect_cfg.reports.asked import Wanted
-from bisect_cfg.reports.listener import Listener
-from bisect_cfg.reports.outcome import Answer
+from bisect_cfg.report.asked import Wanted
+from bisect_cfg.report.events import Listener
+from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.command_site import CommandSite
 from bisect_cfg.runner.runs import written_by_runs
 from bisect_cfg.runner.script_site import ScriptSite
@@ -63,7 +63,7 @@ def bisect(
     listener: Listener,
     wanted: Wanted | None = None,
     begun: Callable[[Path], None] = lambda folder: None,
-) -> Answer:
+) -> Findings:
     """Find which settings of a script, or of a command, make it fail.
 
     Args:
@@ -132,7 +132,7 @@ def _trials_of(target: Script | CommandTarget, options: Options, listener: Liste
         yield trials
 
 
-def _as_command(study: Study) -> Answer:
+def _as_command(study: Study) -> Findings:
     """The answer of a script that never builds a training config, as that of a command of any kind.
 
     Raises:
@@ -151,7 +151,7 @@ def _as_command(study: Study) -> Answer:
         return _answer_of(replace(study, target=target, trials=trials))
 
 
-def _answer_of(study: Study) -> Answer:
+def _answer_of(study: Study) -> Findings:
     """What came out, once the story is told."""
     try:
         _begin(study)

@@ -12,9 +12,9 @@ from typing import Any
 from bisect_cfg.common.configuration import Outcome, Purpose, Status, Value
 from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.options import Options
-from bisect_cfg.reports.asked import Wanted
-from bisect_cfg.reports.listener import Listener
-from bisect_cfg.reports.outcome import Answer
+from bisect_cfg.report.asked import Wanted
+from bisect_cfg.report.events import Listener
+from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.command_site import CommandSite
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run, result_of
@@ -79,10 +79,10 @@ class Study:
     baselines: Any = None  # `Baselines`, whose module imports this one
     again: tuple[Run, ...] = ()
     bisection: Bisection | None = None
-    answer: Answer = field(init=False)
+    answer: Findings = field(init=False)
 
     def __post_init__(self) -> None:
-        self.answer = Answer(folder=self.folder, script=self.target)
+        self.answer = Findings(folder=self.folder, script=self.target)
 
     def find(self, **found: object) -> None:
         """Take something into the answer."""

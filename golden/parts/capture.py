@@ -30,7 +30,7 @@ from bisect_cfg.common.json_files import strict
 from bisect_cfg.common.name import Name
 from bisect_cfg.errors import InputError
 from bisect_cfg.options import Options
-from bisect_cfg.reports.listener import Listener
+from bisect_cfg.report.events import Listener
 from bisect_cfg.runner.fork_server import Starts
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.script_site import ScriptSite

@@ -24,9 +24,8 @@ from pathlib import Path
 
 from bisect_cfg.common.configuration import Purpose
 from bisect_cfg.options import Options
-from bisect_cfg.reports.answer import Answer
-from bisect_cfg.reports.events import TrialFinished
-from bisect_cfg.reports.listener import Listener
+from bisect_cfg.report.events import Listener, TrialFinished
+from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
@@ -104,7 +103,7 @@ class Clock(Listener):
 class Whole:
     """One whole bisection."""
 
-    answer: Answer
+    answer: Findings
     clock: Clock
 
     @property

@@ -172,5 +172,5 @@ def test_warnings_that_are_errors_break_no_search_of_a_script(fresh_tool) -> Non
     )
     fresh_tool.environment["PYTHONWARNINGS"] = "error"
     said = fresh_tool("bisect", "train.py", "--study", "s", "--confirm", "1")
-    assert said.status == 0 and "Cause  bf16" in said.out and not said.err, said.all
+    assert said.status == 0 and "CAUSE   bf16" in said.out and not said.err, said.all
     assert_clear(fresh_tool("bisect", "none.py", "--study", "t"), "There is no script none.py")

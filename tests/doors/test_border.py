@@ -227,10 +227,10 @@ def test_a_study_whose_answer_is_damaged(tool):
     whole = {"status": "isolated", "target": {"script": "x.py", "arguments": []}, "trials": []}
     row = {"number": 0, "outcome": "FAIL", "purpose": "search"}
     for change, key in (
-        ({"causes": [{"parameters": {"a": 5}}]}, "causes"), ({"trials": [5]}, "trials"), ({"target": {}}, "target"),
+        ({"causes": [{"parameters": {"a": 5}}]}, "causes"), ({"trials": [5]}, "trials"), ({"target": 5}, "target"),
         ({"trials": [{**row, "values": 5}]}, "values"), ({"trials": [{**row, "number": "x"}]}, "number"),
         ({"failure": "x"}, "failure"), ({"notes": [5]}, "notes"), ({"recommendation": {"changes": []}}, "changes"),
-        ({"status": 5}, "status"), ({"said": 5}, "said"), ({"seconds": "x"}, "seconds"), ({"not_varied": []},
+        ({"status": 5}, "status"), ({"seconds": "x"}, "seconds"), ({"not_varied": []},
         "not_varied"),
     ):  # fmt: skip
         (tool.folder / "s/result.json").write_text(json.dumps({**whole, **change}))

@@ -61,7 +61,7 @@ def test_the_waiting_process_never_initialises_cuda(tmp_path):
     status, result, output = bisect(tmp_path / "study", "--confirm", "1", script=("--tiny", "--fault", "assert"))
     assert status == 0, output
     # Start "config" is only taken where the forking process holds no CUDA device.
-    assert result["start_level"] == "config"
+    assert result["start"] == "config"
 
 
 def test_a_trial_sees_only_its_device(tmp_path):

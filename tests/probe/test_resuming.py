@@ -89,5 +89,5 @@ def test_the_answer_is_about_the_settings_and_says_from_where_the_script_resumes
     own.mkdir(parents=True)
     (own / "rate").write_text("0.3")
     said = tool("bisect", "train.py", "--study", "s", "--no-recommend")
-    assert said.status == 0 and "Cause  learning_rate" in said.out, said.all
+    assert said.status == 0 and "CAUSE   learning_rate" in said.out, said.all
     assert f"resumes from {own}" in " ".join(said.all.split()), said.all

@@ -190,6 +190,6 @@ def test_processes_of_a_training_share_what_it_saved(fresh_tool, library, tmp_pa
     (fresh_tool.folder / "train.py").write_text(textwrap.dedent(IN_ANOTHER_PROCESS))
     (fresh_tool.folder / "best.pt").write_text("the user's own")
     said = fresh_tool("bisect", "train.py", "--study", "s", "--start", start, "--no-recommend")
-    assert said.status == 0 and "Cause  bf16" in said.out, said.all
+    assert said.status == 0 and "CAUSE   bf16" in said.out, said.all
     assert (fresh_tool.folder / "best.pt").read_text() == "the user's own"
     assert {path.name for path in fresh_tool.folder.iterdir()} == {"train.py", "best.pt", "s"}

@@ -127,7 +127,7 @@ def test_a_stage_before_writes_nowhere_and_is_no_factor(fresh_tool, start):
     result = json.loads((fresh_tool.folder / "s/result.json").read_text())
     assert set(result["trials"][0]["values"]) == {"learning_rate", "bf16"}
     assert list(result["causes"][0]["parameters"]) == ["bf16"]
-    assert result["start_level"] == start
+    assert result["start"] == start
 
 
 PREPARES = """
@@ -156,4 +156,4 @@ def test_libraries_see_what_the_script_sets_before_it_imports_them(fresh_tool, l
     )
     said = fresh_tool("bisect", "train.py", "--study", "s", "--start", start)
     assert said.status == 0 and "ZeroDivisionError" in said.out, said.all
-    assert json.loads((fresh_tool.folder / "s/result.json").read_text())["start_level"] == start
+    assert json.loads((fresh_tool.folder / "s/result.json").read_text())["start"] == start

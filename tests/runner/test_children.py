@@ -189,7 +189,7 @@ def test_the_answer_is_right(tool, start):
     assert said.status == 0, said.all
     result = json.loads((tool.folder / "s/result.json").read_text())
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "learning_rate"]]
-    assert result["start_level"] == "cold" and result["complete"]
+    assert result["start"] == "cold" and result["complete"]
     assert ("the training runs in another process" in said.out) == (start == "config")
     assert (tool.folder / "out/checkpoint").read_text() == "the user's own"
     assert {path.name for path in tool.folder.iterdir()} == {"train.py", "out", "s"}

@@ -17,8 +17,8 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.probe.protocol import METRICS_FILE
 from bisect_cfg.remedy.remedy import Aim, Attempt
 from bisect_cfg.remedy.terms import Isolated, Wishes
-from bisect_cfg.reports.answer import failure_of
-from bisect_cfg.reports.text import VERBS
+from bisect_cfg.report.answer_of import failure_of
+from bisect_cfg.report.sentences import VERBS
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import (
@@ -146,7 +146,7 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(
 
     told = failure_of(run)
     assert (told is None) == (run.shown.signature is None) == (run.shown.outcome is Outcome.PASS)
-    assert told is None or told["signature"] == str(run.shown.signature)
+    assert told is None or told.signature == str(run.shown.signature)
 
 
 # ------------------------------------------------------------------------------------------- traces

@@ -12,7 +12,7 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.options import Options
 from bisect_cfg.probe.protocol import Origin
-from bisect_cfg.reports.listener import Listener
+from bisect_cfg.report.events import Listener
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import Trials
@@ -21,7 +21,7 @@ from bisect_cfg.store.encoding import QUESTION
 from bisect_cfg.store.state import State
 from bisect_cfg.store.store import Store
 from bisect_cfg.study.study import Study
-from tests.reports import made
+from tests.report import made
 
 IDENTITY: JsonObject = {
     "script": "train.py", "arguments": [], "python": "", "folder": "/", "script_hash": "", "good_file_hash": None,
@@ -55,8 +55,8 @@ class Runner(Trials):
 
 
 def study_of(folder: Path, runner: Runner, **options: object) -> Study:
-    """A study in a folder, whose answer is that of `tests.reports.made`."""
+    """A study in a folder, whose answer is that of `tests.report.made`."""
     study = Study(None, Options(**options), Listener(), folder, State(IDENTITY, {}), runner.store, runner)
-    study.answer = made.answer(folder)
+    study.answer = made.findings(folder)
     study.baselines = SimpleNamespace(moved={})
     return study

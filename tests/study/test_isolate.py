@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.study.isolate import FRAMES_READ, _said_of
-from tests.reports.made import DIED, run
+from tests.report.made import DIED, run
 
 
 def test_lines_of_the_innermost_frames_are_read(tmp_path) -> None:

@@ -49,7 +49,7 @@ def test_a_fatal_signal(tool):
     place = result(tool.folder)["where"]
     line = next(number for number, text in enumerate(path.read_text().split("\n"), 1) if "os.kill" in text)
     assert place["same_failure"] and place["line"] == f"train.py:{line} in step" and place["step"] == 3
-    assert f"Where  step 3\n       train.py:{line} in step" in said.out
+    assert f"Where   step 3: train.py:{line} in step" in said.out
     if shutil.which("gdb"):
         assert any("os_kill" in name or "python" in name for name in place["native_frames"]), place
     tool.assert_nothing_left()
@@ -74,7 +74,7 @@ def test_an_exception(tool):
 def test_a_failure_that_hides_from_the_instruments(tool):
     script(tool.folder, SHY)
     said = tool("bisect", "train.py", "--study", "s", "--confirm", "1")
-    assert said.status == 0 and "Cause  bf16 = True" in said.out
+    assert said.status == 0 and "CAUSE   bf16 = True" in said.out
     place = result(tool.folder)["where"]
     assert not place["same_failure"] and place["line"] == ""
     assert "With the instruments on, the run passes" in said.out

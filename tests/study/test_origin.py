@@ -20,7 +20,7 @@ from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.errors import InputError
 from bisect_cfg.options import Options
 from bisect_cfg.probe.protocol import Origin, OriginRefused
-from bisect_cfg.reports.listener import Listener
+from bisect_cfg.report.events import Listener
 from bisect_cfg.runner.checkpoints import in_words, read_checkpoint, saved_in_parts
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.plan import Plan

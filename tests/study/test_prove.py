@@ -12,7 +12,7 @@ from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.study.factors import find_factors
 from bisect_cfg.study.prove import prove
 from bisect_cfg.study.study import Study
-from tests.reports.made import DIED, HEALTHY, REPORT, answer, run
+from tests.report.made import DIED, HEALTHY, REPORT, findings, run
 from tests.study.stand_ins import Runner, study_of
 
 ORIGIN = Origin("checkpoint-90", 90)
@@ -25,7 +25,7 @@ def shown_late(
     """A study whose cause was shown from a checkpoint; from step 0 these proofs die."""
     runner = Runner(
         folder,
-        answer(folder).settings,
+        findings(folder).settings,
         lambda question: run(folder, DIED if question in died else HEALTHY),
         origin,
     )

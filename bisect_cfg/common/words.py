@@ -1,0 +1,106 @@
+"""Values, counts and durations as people read them, and how a text of others may stand on a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from bisect_cfg.common.configuration import Value
+from bisect_cfg.probe.redact import scrub
+
+NAMED = 5
+"""So many settings are named; of more, their number is said."""
+
+TAGS = ("$dtype", "$secret", "$set", "$opaque")
+"""How the probe marks what JSON cannot say (`bisect_cfg.probe.values`)."""
+
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])?")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+"""Escapes and control characters, those that turn the direction of writing among them."""
+
+_OUR_STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
+
+
+def shown_safely(text: str) -> str:
+    """As `clean`, for a text that has colours of our own (`click.style`)."""
+    return "".join(part if _OUR_STYLE.fullmatch(part) else clean(part) for part in _OUR_STYLE.split(text))
+
+
+def show(value: Value, name: str = "") -> str:
+    """A value as the user would write it: 5e-06, True, cosine; of a variable (by its name) that is not set, that."""
+    if value is None:
+        return "not set" if name.startswith("env.") else "default"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return clean(_without_tags(value) if isinstance(value, dict) else value)
+
+
+def _without_tags(value: Value) -> Value:
+    """Values as the probe encodes them (a dtype, a secret, a set) without the marks of their kinds."""
+    if isinstance(value, list):
+        return [_without_tags(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1 and next(iter(value)) in TAGS:
+        return next(iter(value.values()))
+    if "$object" in value:
+        return f"{value['$object']}(...)"
+    return {key: _without_tags(item) for key, item in value.items()}
+
+
+def clean(said: Value) -> str:
+    """A text from a file, a log or a name as it may stand on a terminal: no control characters but line ends, no
+    secrets. An escape sequence in a log, or in the name of a folder, must not reach the terminal."""
+    words = scrub(str(said))
+    return words if words.isprintable() else _CONTROL.sub("", _ESCAPE.sub("", words))
+
+
+def with_reasons(reasons: Mapping[str, str]) -> str:
+    """``seed (randomness stays as in your script); output_dir, run_name (it names a place)``."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    return "; ".join(f"{', '.join(listed)} ({reason})" for reason, listed in names.items())
+
+
+def count(number: int, noun: str) -> str:
+    """``1 trial``, ``2 trials``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def percent(share: float) -> str:
+    """``63 %``."""
+    return f"{100 * share:.0f} %"
+
+
+def subset(bad: Collection[str], everything: Sequence[str]) -> str:
+    """Which factors are bad, in the fewest words: ``yours without bf16``, ``only bf16, beta``.
+
+    Args:
+        bad: their names.
+        everything: the names of all factors.
+    """
+    missing = [name for name in everything if name not in bad]
+    if not bad:
+        return "the good configuration"
+    if not missing:
+        return "your configuration"
+    if len(missing) <= len(bad):
+        return "yours without " + _few(missing)
+    return "only " + _few([name for name in everything if name in bad])
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= NAMED else f"{len(names)} settings: {', '.join(names[: NAMED - 1])}, ..."
+
+
+def duration(seconds: float) -> str:
+    """``0.6 s``, ``47 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

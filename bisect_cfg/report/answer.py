@@ -1,0 +1,410 @@
+"""The answer of a study: the content of result.json, of finished, running and interrupted studies alike.
+
+`answer_of` makes one of what the phases found, `read_answer` reads one back; what people are shown is made of it by
+`lines.lines_of` and the encoders beside it. docs/result.md says what each key means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bisect_cfg.common.configuration import Purpose, Status, equal
+from bisect_cfg.common.files import load_json, read_text
+from bisect_cfg.common.json_files import JsonObject, strict, write_json
+from bisect_cfg.errors import InputError
+from bisect_cfg.probe.redact import mask
+from bisect_cfg.store.causes import Claim, TrialRow
+
+SCHEMA = 1
+"""Version of result.json; raised when a key changes its meaning or goes away."""
+
+FILE = "result.json"
+
+EXIT_STATUS = {Status.ISOLATED: 0, Status.NO_FAILURE: 1, Status.BASELINE_FAILS: 1, Status.INCONCLUSIVE: 3}
+
+RUNNING, UNFINISHED, EMPTY = "running", "unfinished", "empty"
+"""What a study without an answer has as its status."""
+
+
+class _Part(msgspec.Struct, frozen=True, dict=True):
+    """A part of the answer; what a file lacks of it has its default, and keys that are not known are skipped."""
+
+
+class Levels(_Part):
+    """The two values of a setting."""
+
+    good: Any
+    bad: Any
+
+
+class Evidence(_Part):
+    """What a cause rests on."""
+
+    fails: Claim
+    passes_without: dict[str, Claim]
+
+
+class ConfigFile(_Part):
+    """A configuration file that a command names."""
+
+    name: str
+    text: str
+
+
+class Cause(_Part):
+    """A minimal failing set of settings; `text` says what the run does with them: "dies with SIGFPE at step 1"."""
+
+    parameters: dict[str, Levels]
+    evidence: Evidence
+    companions: tuple[str, ...] = ()
+    inseparable: tuple[str, ...] = ()
+    signature: str | None = None
+    step: int | None = None
+    text: str = ""
+    command: str | None = None
+    config: ConfigFile | None = None
+
+
+class Correction(_Part):
+    """Settings whose reset to good cures the bad configuration."""
+
+    parameters: tuple[str, ...]
+    passes: Claim
+
+
+class Masking(_Part):
+    """Settings that hide the failure of a cause."""
+
+    settings: tuple[str, ...]
+    hide: tuple[str, ...]
+
+
+class Reproduction(_Part):
+    """How often the failure shows where it can."""
+
+    rate: float | None = None
+    interval_95: tuple[float, ...] = ()
+
+
+class Failure(_Part):
+    """A failure; `text` is what the run does, as `Cause.text`."""
+
+    kind: str = ""
+    message: str = ""
+    signature: str = ""
+    text: str = ""
+    signal: str | None = None
+    exception: str | None = None
+    quantity: str | None = None
+    where: str = ""
+    step: int | None = None
+    log: str | None = None
+
+
+class Where(_Part):
+    """Where it fails, by one more run with instruments (`runner.where.Place`)."""
+
+    same_failure: bool
+    folder: str = ""
+    seconds: float = 0.0
+    note: str = ""
+    step: int | None = None
+    module: str = ""
+    operation: str = ""
+    line: str = ""
+    native: str = ""
+    text: str = ""
+    frames: tuple[str, ...] = ()
+    native_frames: tuple[str, ...] = ()
+
+
+class Finding(_Part):
+    """Something odd about where the models were."""
+
+    kind: str
+    text: str
+    issue: str | None = None
+    source: str | None = None
+
+
+class Placement(_Part):
+    """Where the models of the user's own run were when it began to train, by rank."""
+
+    ranks: dict[str, Any]
+    findings: tuple[Finding, ...] = ()
+
+
+class KnownIssue(_Part):
+    """What is known about the failure; `environment`: whether that is at fault, whatever setting triggers it."""
+
+    id: str
+    title: str
+    why: str = ""
+    cures: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    environment: bool = False
+
+
+class Target(_Part):
+    """What was run."""
+
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+    command: str = ""
+    training: int | None = None
+    trainer: str | None = None
+    config: str | None = None
+
+
+class Origin(_Part):
+    """Where trials began, if not at step 0, and whether the claims were proven from there (None: not run)."""
+
+    kind: str
+    step: int
+    checkpoint: str | None = None
+    proven_from_start: bool | None = None
+
+
+class Warnings(_Part):
+    """An oddity of trials that passed."""
+
+    text: str
+    trials: tuple[int, ...]
+
+
+class Change(_Part):
+    """What a setting is changed from, and to."""
+
+    before: Any = msgspec.field(name="from", default=None)
+    to: Any = None
+
+
+class Range(_Part):
+    """How far a setting can go from good toward bad."""
+
+    good: Any
+    bad: Any
+    healthy_up_to: Any
+    not_from: Any
+    settled: bool = True
+    trials: tuple[int, ...] = ()
+    shown: str = ""
+
+
+class Published(_Part):
+    """What a recipe uses for a setting: context, no evidence."""
+
+    value: Any
+    recipe: str
+    source: str = ""
+    note: str = ""
+
+
+class Remedy(_Part):
+    """A configuration next to the user's own, and what is known of it."""
+
+    changes: dict[str, Change]
+    verified: bool = False
+    status: str | None = None
+    evidence: Claim | None = None
+    steps: int | None = None
+    failure_rate_at_most: float | None = None
+    ranges: dict[str, Range] = {}
+    why: str = ""
+    source: str = ""
+    rejected: str = ""
+    stepped_back: int = 0
+    gives_up: float = 0.0
+    published: dict[str, tuple[Published, ...]] = {}
+
+
+class Edit(_Part):
+    """A place to change; `file` None: the command line. `apply` needs the span, the text to put there, and the hashes
+    of the file before and after all edits; without them it cannot be written."""
+
+    old: str
+    new: str
+    settings: tuple[str, ...]
+    file: str | None = None
+    line: int | None = None
+    cell: int | None = None
+    start: int | None = None
+    end: int | None = None
+    text: str | None = None
+    before: str | None = None
+    after: str | None = None
+
+
+class Unplaced(_Part):
+    """A setting that no edit changes: why not, and what to write instead."""
+
+    setting: str
+    why: str
+    add: str
+
+
+class Recommendation(Remedy):
+    """What to use instead."""
+
+    configuration: dict[str, Any] = {}
+    alternatives: tuple[Remedy, ...] = ()
+    seeds: tuple[int, ...] = ()
+    full_rate: str = ""
+    unsettled: tuple[str, ...] = ()
+    not_kept: tuple[str, ...] = ()
+    first: str = ""
+    edits: tuple[Edit, ...] = ()
+    diff: str = ""
+    not_located: tuple[str, ...] = ()
+    unplaced: tuple[Unplaced, ...] = ()
+    command: str | None = None
+
+
+class Trial(_Part):
+    """A real run, baselines included; `step`: at which it failed, else how many it trained."""
+
+    number: int
+    outcome: str
+    purpose: str
+    signature: str | None = None
+    seconds: float | None = None
+    step: int | None = None
+    reason: str = ""
+    companions: str = ""
+    values: dict[str, Any] = {}
+    folder: str = ""
+    start: str | None = None
+    seed: int | None = None
+    suspicion: dict[str, float] | None = None
+    remarks: tuple[str, ...] = ()
+    metrics: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def kind(self) -> Purpose:
+        """What it was for."""
+        return Purpose.read(self.purpose)[0]
+
+
+class Answer(_Part):
+    """The whole answer; see docs/result.md."""
+
+    status: str
+    trials: tuple[Trial, ...] = ()
+    complete: bool = False
+    schema: int = SCHEMA
+    failure: Failure | None = None
+    good_failure: Failure | None = None
+    where: Where | None = None
+    placement: Placement | None = None
+    causes: tuple[Cause, ...] = ()
+    corrections: tuple[Correction, ...] = ()
+    masking: tuple[Masking, ...] = ()
+    reproduction: Reproduction = Reproduction()
+    not_varied: dict[str, str] = {}
+    recommendation: Recommendation | None = None
+    rejected: tuple[Remedy, ...] = ()
+    known_issue: KnownIssue | None = None
+    environment: JsonObject = {}
+    environments: JsonObject | None = None
+    target: Target = Target()
+    start: str | None = None
+    horizon: int | None = None
+    origin: Origin | None = None
+    rows: JsonObject | None = None
+    notes: tuple[str, ...] = ()
+    warnings: tuple[Warnings, ...] = ()
+    simulated: str = ""
+    seconds: float | None = None
+
+    @cached_property
+    def levels(self) -> dict[str, Levels]:
+        """The two values of every factor, as the runs of the two ends had them; those of the causes first."""
+        known = {name: levels for cause in self.causes for name, levels in cause.parameters.items()}
+        good, bad = (
+            next((trial.values for trial in self.trials if trial.kind is end and trial.values), {})
+            for end in (Purpose.GOOD_BASELINE, Purpose.BAD_BASELINE)
+        )
+        both = {name: Levels(good=good[name], bad=bad[name]) for name in bad if name in good}
+        return {**known, **{name: levels for name, levels in both.items() if name not in known}}
+
+    @cached_property
+    def guilty(self) -> frozenset[str]:
+        """The factors of all causes."""
+        return frozenset(name for cause in self.causes for name in cause.parameters)
+
+    @cached_property
+    def evidence(self) -> tuple[int, ...]:
+        """The numbers of the trials that the answer rests on: of the causes, the corrections and what is recommended,
+        and the first run of either end."""
+        ends = (Purpose.BAD_BASELINE, Purpose.GOOD_BASELINE)
+        numbers = {number for claim in self._claims() for number in claim.trials}
+        numbers |= {trial.number for trial in self.trials if trial.kind in ends}
+        return tuple(trial.number for trial in self.trials if trial.number in numbers)
+
+    def _claims(self) -> Iterator[Claim]:
+        for cause in self.causes:
+            yield from (cause.evidence.fails, *cause.evidence.passes_without.values())
+        yield from (correction.passes for correction in self.corrections)
+        if self.recommendation is not None and self.recommendation.evidence is not None:
+            yield self.recommendation.evidence
+
+    def level(self, trial: Trial, name: str) -> str:
+        """Which of its levels a factor has in a trial: "good", "bad", or "other" for what lies elsewhere."""
+        value, levels = trial.values.get(name), self.levels[name]
+        return "bad" if equal(value, levels.bad) else "good" if equal(value, levels.good) else "other"
+
+
+def trial_of(row: TrialRow, **more: Any) -> Trial:
+    """A row of a bisection's report as a trial of the answer."""
+    return Trial(**{**row.record(), "values": dict(row.values), **more})
+
+
+def plain(answer: Answer) -> JsonObject:
+    """The answer as JSON holds it, without secrets; numbers that JSON has not are text."""
+    return mask(strict(msgspec.to_builtins(answer, enc_hook=repr)))
+
+
+def of_plain(content: JsonObject) -> Answer:
+    """The answer that `plain` has made data of.
+
+    Raises:
+        ValueError: it has another form; says which key.
+    """
+    try:
+        return msgspec.convert(content, Answer)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+
+
+def write_answer(answer: Answer, folder: Path) -> None:
+    """Write result.json into the folder of a study."""
+    write_json(folder / FILE, plain(answer))
+
+
+def read_answer(folder: Path) -> Answer | None:
+    """The answer that result.json holds; None if there is no such file.
+
+    Raises:
+        InputError: it cannot be read, or is no answer.
+    """
+    try:
+        return of_plain(load_json(read_text(folder / FILE), ours=True))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{folder / FILE} cannot be read: {error}.",
+            "Run the same `bisect-cfg bisect` command again: no trial is repeated, and the file is rewritten.",
+        ) from None
+
+
+def where_of(place: Any) -> Where:
+    """The place that the instrumented run found (`runner.where.Place`)."""
+    run = {"same_failure": place.same_failure, "folder": place.folder, "seconds": round(place.seconds, 2)}
+    return Where(**asdict(place.where), **run, note=place.note)

@@ -1,0 +1,340 @@
+"""The answer of a study, made of what the phases found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+from bisect_cfg.common.configuration import Outcome, Purpose, configuration_of
+from bisect_cfg.common.failures.health import ODDITIES, Symptom
+from bisect_cfg.common.json_files import JsonObject
+from bisect_cfg.common.types import Fingerprint
+from bisect_cfg.doctor.placement import findings as placement_findings
+from bisect_cfg.explain.match import Match
+from bisect_cfg.probe.protocol import Placed, Raised, to_json
+from bisect_cfg.probe.redact import scrub
+from bisect_cfg.report.answer import (
+    Answer,
+    Cause,
+    ConfigFile,
+    Correction,
+    Evidence,
+    Failure,
+    Finding,
+    KnownIssue,
+    Levels,
+    Masking,
+    Origin,
+    Placement,
+    Reproduction,
+    Target,
+    Trial,
+    Warnings,
+    of_plain,
+    plain,
+    trial_of,
+    where_of,
+)
+from bisect_cfg.report.command_answer import failing_command
+from bisect_cfg.report.findings import Findings
+from bisect_cfg.report.recommendation import recommendation_of, rejected_remedies
+from bisect_cfg.report.sentences import failure as sentence
+from bisect_cfg.runner.environments import Environments, size_of
+from bisect_cfg.runner.ranks import ranks_of
+from bisect_cfg.runner.runs import Run, purpose_again
+from bisect_cfg.store import causes as found_causes
+from bisect_cfg.store.causes import RETURNED_FALSE, Report, TrialRow, wilson
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.command import CommandTarget
+from bisect_cfg.targets.launch_settings import PROCESSES
+
+OF_THE_ENVIRONMENT = ("packages", "gpu", "cuda", "cublas")
+"""Conditions of a known issue that make it a problem of the environment, whatever setting triggers it."""
+
+SUBJECT = "the trial "
+"""Messages about a function are sentences about its trial; those of exceptions are their type and text."""
+
+_SIMULATED = re.compile(r"^SIMULATED_FAULT: (.*)$", re.MULTILINE)
+
+
+def answer_of(found: Findings, environment: Fingerprint) -> Answer:
+    """The answer of a study of a script or a command.
+
+    Args:
+        found: by the phases.
+        environment: its fingerprint.
+    """
+    report = found.report or Report(found.status)
+    issue = known_issue(found.known)
+    origin = None
+    if found.origin is not None:
+        kind = "data" if found.origin.checkpoint is None else "state"
+        origin = Origin(kind, found.origin.step, found.origin.checkpoint, found.proven)
+    answer = Answer(
+        found.status,
+        tuple(_trials(found)),
+        report.complete,
+        failure=failure_of(found.bad_run),
+        good_failure=_failure_of_good(found),
+        where=None if found.place is None else where_of(found.place),
+        placement=_placement(found.bad_run),
+        causes=tuple(_cause(found, cause) for cause in report.causes),
+        corrections=_corrections(report),
+        masking=_masking(report),
+        reproduction=_reproduction(report) if found.report is not None or not found.again else _seen_once(found),
+        not_varied=dict(found.settings.not_varied) if found.settings is not None else {},
+        recommendation=recommendation_of(found, issue),
+        rejected=rejected_remedies(found),
+        known_issue=issue,
+        environment=dict(environment),
+        environments=found.environments and _environments(found.environments),
+        target=_target(found),
+        start=found.start,
+        horizon=found.horizon,
+        origin=origin,
+        rows=None if found.rows is None else found.rows.to_json(),
+        notes=(*found.notes, *report.notes),
+        warnings=tuple(_warnings(found)),
+        # One that dies before it trains does not say it.
+        simulated=simulated(found.bad_run) or simulated(found.good_run),
+        seconds=round(found.seconds, 2),
+    )
+    return of_plain(plain(answer))
+
+
+def answer_of_report(report: Report) -> Answer:
+    """The answer of a bisection of a function, which has no folder; without its trials."""
+    message = (report.message or report.signature or "").rstrip(".")
+    text = "" if report.signature in (None, RETURNED_FALSE) else message.removeprefix(SUBJECT)
+    if text and not message.startswith(SUBJECT):
+        text = f"fails: {message}"
+    failure = Failure(message=message, signature=report.signature, text=text) if report.signature else None
+    answer = Answer(
+        report.status,
+        complete=report.complete,
+        failure=failure,
+        causes=tuple(cause_of(cause, text) for cause in report.causes),
+        corrections=_corrections(report),
+        masking=_masking(report),
+        reproduction=_reproduction(report),
+        notes=report.notes,
+        seconds=report.seconds,
+    )
+    return of_plain(plain(answer))
+
+
+def simulated(run: Run | None) -> str:
+    """What a study says of a fault it simulates, "" for a natural one."""
+    if run is None:
+        return ""
+    begun = run.traces.begun
+    if begun is not None:
+        return begun.simulated or ""
+    if run.traces.events.rows:
+        return ""
+    try:  # a command without a probe prints it
+        printed = _SIMULATED.search((run.folder / "log.txt").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""
+    return printed[1].strip() if printed else ""
+
+
+# --------------------------------------------------------------------------------------------------------- failures
+
+
+def failure_of(run: Run | None) -> Failure | None:
+    """The failure that a run shows; None if it shows none."""
+    if run is None or run.shown.signature is None:
+        return None
+    signature, seen = run.shown.signature, run.seen
+    exception = run.failing[1].event(Raised)
+    named = signature.name if signature.kind == "exception" else None
+    if exception is not None and signature.kind != "signal":
+        named = exception.type
+    message = run.shown.message if seen.rank is None else f"rank {seen.rank}: {run.shown.message}"
+    message += f" in {seen.place}" if seen.place else ""
+    if seen.after:
+        message += f"; {seen.after}" if signature.kind == "hang" else f", then {seen.after}"
+    return Failure(
+        signature.kind,
+        scrub(message),
+        str(signature),
+        scrub(sentence(run.shown)),
+        signature.name if signature.kind == "signal" else None,
+        named,
+        signature.name if signature.kind == "non-finite" else None,
+        signature.where,
+        run.shown.step_of_training,
+        f"trials/{run.folder.name}/log.txt",
+    )
+
+
+def _failure_of_good(found: Findings) -> Failure | None:
+    return failure_of(found.good_run) if found.report is None else None
+
+
+def known_issue(match: Match | None) -> KnownIssue | None:
+    """What is known about this failure; of several causes that for which the log speaks."""
+    if match is None:
+        return None
+    entry = match.entry
+    environment = any(name in entry.conditions for name in OF_THE_ENVIRONMENT)
+    return KnownIssue(entry.id, match.title, match.why, tuple(match.cures), tuple(entry.sources), environment)
+
+
+def _placement(run: Run | None) -> Placement | None:
+    """None if it never came to train."""
+    if run is None:
+        return None
+    each = {rank.number: rank.traces for rank in ranks_of(run.traces)} or {0: run.traces}
+    seen = {number: placed.models for number, traces in each.items() if (placed := traces.event(Placed)) is not None}
+    if not seen:
+        return None
+    begun = run.traces.begun
+    odd = placement_findings(seen, begun.in_force.get("distributed_type", "") if begun is not None else "")
+    ranks = {str(number): [to_json(model) for model in models] for number, models in seen.items()}
+    return Placement(ranks, tuple(Finding(**one.to_json()) for one in odd))
+
+
+# ----------------------------------------------------------------------------------------------------------- causes
+
+
+def cause_of(cause: found_causes.Cause, text: str, step: int | None = None, **more: Any) -> Cause:
+    """A proven cause in the form of the answer.
+
+    Args:
+        cause: as the search proved it.
+        text: what the run does with it.
+        step: at which it fails by itself.
+        **more: further fields of `Cause`.
+    """
+    return Cause(
+        {name: Levels(**cause.values[name]) for name in cause.parameters},
+        Evidence(cause.evidence.fails, dict(cause.evidence.without)),
+        cause.companions,
+        cause.inseparable,
+        cause.signature,
+        step,
+        text,
+        **more,
+    )
+
+
+def _cause(found: Findings, cause: found_causes.Cause) -> Cause:
+    proof = cause.evidence.fails
+    rows = found.report.rows
+    step = next((row.step for row in rows if row.number in proof.trials and row.outcome is Outcome.FAIL), None)
+    shown = found.bad_run.shown
+    if _in_one_process(found, proof.subset):
+        shown = replace(shown, seen=replace(shown.seen, rank=None))
+    located = found.place is not None and found.place.same_failure
+    text = scrub(sentence(shown, step, placed=not located)) + _counted_otherwise(found, proof.trials)
+    more: JsonObject = {}
+    if isinstance(found.script, CommandTarget):
+        known = failing_command(found.script, proof.subset or cause.parameters)
+        config = known["config"] and ConfigFile(**known["config"])
+        more = {"command": known["command"], "config": config}
+    return cause_of(cause, text, step, **more)
+
+
+def _in_one_process(found: Findings, subset: Sequence[str] | None) -> bool:
+    """Whether a cause was seen to fail in one process, whatever the user starts."""
+    if subset is None:
+        return False
+    return configuration_of(subset, found.settings.good, found.settings.bad).get(PROCESSES) == 1
+
+
+def _counted_otherwise(found: Findings, trials: Iterable[int]) -> str:
+    """Where its trials take their data in other steps than the user's run, so that a step has another number."""
+    seen = (found.details.get(number, {}).get("observation") for number in trials)
+    began = next((one["before"] for one in seen if one), None)
+    if found.origin is None or not began or began == found.origin.step:
+        return ""
+    return f" (its steps take other amounts of data than yours: it began at its step {began}, your {found.origin.step})"
+
+
+def _corrections(report: Report) -> tuple[Correction, ...]:
+    return tuple(Correction(one.parameters, one.passes) for one in report.corrections)
+
+
+def _masking(report: Report) -> tuple[Masking, ...]:
+    return tuple(Masking(settings, cause) for settings, cause in report.masking)
+
+
+def _reproduction(report: Report) -> Reproduction:
+    return Reproduction(report.reproduction_rate, report.reproduction_interval or ())
+
+
+def _seen_once(found: Findings) -> Reproduction:
+    runs = 1 + len(found.again)
+    return Reproduction(1 / runs, wilson(1, runs))
+
+
+# ----------------------------------------------------------------------------------------------------------- trials
+
+
+def _trials(found: Findings) -> Iterator[Trial]:
+    if found.report is None:
+        again = [(purpose_again(run.start), run) for run in found.again]
+        ends = [(Purpose.BAD_BASELINE, found.bad_run), *again, (Purpose.GOOD_BASELINE, found.good_run)]
+        yield from (trial_of(row, folder=f"trials/{row.number}") for row in map(_row, ends) if row is not None)
+        return
+    for row in sorted(found.report.rows, key=attrgetter("number")):
+        details = found.details.get(row.number, {})
+        yield trial_of(
+            row,
+            values={**row.values, **details.get("extra", {})},
+            seed=details.get("seed"),
+            suspicion=details.get("suspicion"),
+            folder=f"trials/{details.get('folder', row.number)}",
+            start=details.get("level"),
+            remarks=tuple(remark.text for remark in _remarks(found, row.number)),
+        )
+
+
+def _row(end: tuple[Purpose, Run | None]) -> TrialRow | None:
+    purpose, run = end
+    if run is None:
+        return None
+    shown = run.shown
+    signature = None if shown.signature is None else str(shown.signature)
+    number = int(run.folder.name)
+    return TrialRow(number, shown.outcome, signature, run.seen.seconds, shown.step_of_training, purpose)
+
+
+def _remarks(found: Findings, number: int) -> list[Symptom]:
+    """The oddities of a trial."""
+    return [Symptom(**one) for one in found.details.get(number, {}).get("remarks", ())]
+
+
+def _warnings(found: Findings) -> Iterator[Warnings]:
+    """Oddities of trials that passed: worth knowing, not the failure under study. One entry a metric."""
+    odd: dict[tuple[str, str], list[int]] = {}
+    for row in found.report.rows if found.report is not None else ():
+        if row.outcome is Outcome.PASS:
+            for remark in _remarks(found, row.number):
+                odd.setdefault((remark.kind, remark.name), []).append(row.number)
+    for (kind, name), numbers in odd.items():
+        yield Warnings(f"{ODDITIES[kind].format(name)} in trials that passed nevertheless", tuple(numbers))
+
+
+def _target(found: Findings) -> Target:
+    """What was run, and which training of the script the answer is about."""
+    script, run = found.script, found.bad_run
+    capture = read_capture(run.traces.events.rows) if run is not None else None
+    which = () if capture is None else (capture.training.number, capture.training.trainer, capture.args.cls)
+    return Target(str(script.path), tuple(script.shown_arguments), script.shown, *which)
+
+
+def _environments(environments: Environments) -> JsonObject:
+    """The environments of trials with other packages: how many, what this call has built of them, what they take."""
+    return {
+        "folder": str(environments.folder),
+        "used": len(environments.used),
+        "built": len(environments.built),
+        "seconds": round(sum(one.seconds or 0.0 for one in environments.built), 2),
+        "bytes": sum(map(size_of, environments.used)),
+    }

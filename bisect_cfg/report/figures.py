@@ -1,0 +1,328 @@
+"""The plots of a study: what is drawn, as plain data in the form of Plotly's figures.
+
+Built without Plotly itself, which takes a third of a second to import and checks every point: a page with two thousand
+trials is made of these as they are, a notebook makes figures of them. Texts of others (names of metrics, values) are
+escaped, since Plotly reads tags in them.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from bisect_cfg.common.configuration import Status, Value, is_number
+from bisect_cfg.common.json_files import JsonObject
+from bisect_cfg.common.words import clean, count, show
+from bisect_cfg.remedy.ranges import search_range_of
+from bisect_cfg.report.anonymous import shared
+from bisect_cfg.report.answer import Range, Remedy, Trial
+from bisect_cfg.report.recorded import NO_METRICS, Recorded, finite, tested
+
+PASS, FAIL, UNRESOLVED, NEUTRAL, ACCENT = "#1f9e7c", "#e0523a", "#d59a1c", "#8b919c", "#5a7fd6"
+"""Colours of middle lightness, which stand out on white and on black; red and green differ in blue as well."""
+
+COLOURS = {"pass": PASS, "fail": FAIL, "unresolved": UNRESOLVED}
+LINES = ("solid", "dot", "dash", "dashdot")
+"""Styles of the lines of one colour, in turn, where each is one setting."""
+
+KNOWN = (
+    "grad_norm", "loss", "entropy", "reward", "reward_std", "kl", "learning_rate", "completions/mean_length",
+    "gpu_peak_bytes", "step_time",
+)  # fmt: skip
+"""Metrics that tell most of a GRPO run, in the order in which they are drawn."""
+
+PLOTTED = 8
+"""So many metrics are drawn; a frame of a notebook has them all."""
+
+MOST_POINTS = 100
+"""Of a trial that the answer does not rest on so many steps are drawn, evenly spaced."""
+
+LEAST_POINTS = 16
+
+POINTS_IN_ALL = 600_000
+"""So many points of such trials are drawn together: what a browser still draws, in six bytes each. With many trials
+each has fewer, down to `LEAST_POINTS`."""
+
+LOOKED_AT = 12
+"""Which metrics there are is told by so many trials, those of the evidence first."""
+
+SHOWN_AT_ONCE = 40
+"""More trials than these beside the evidence are drawn when the reader asks for them."""
+
+DECADES = 1000.0
+"""Metrics whose highest value is this many times the median are drawn on a logarithmic scale: one that explodes would
+hide all else."""
+
+NAMED = 8
+"""So many of the most suspected factors are named in a plot; the others are grey."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One plot.
+
+    Attributes:
+        name: short, of letters; unique in a report.
+        title: what it shows, as a reader is told.
+        data: Plotly's traces.
+        layout: Plotly's layout, without colours and fonts of the page.
+        note: a sentence on what was left out; "" if nothing was.
+        head, rows: the numbers behind it as a table; where there are none, the page makes one of `data`.
+    """
+
+    name: str
+    title: str
+    data: list[JsonObject]
+    layout: JsonObject
+    note: str = ""
+    head: tuple[str, ...] = ()
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+
+
+def label(words: object) -> str:
+    """A text as Plotly may show it: cleaned, and without tags."""
+    return html.escape(clean(words), quote=False)
+
+
+# ------------------------------------------------------------------------------------------------------- suspicion
+
+
+def suspicion(recorded: Recorded) -> Plot | None:
+    """How the suspicion of each factor moved from trial to trial; None if the search recorded none."""
+    answer = recorded.answer
+    weighed = [trial for trial in answer.trials if trial.suspicion]
+    if not weighed:
+        return None
+    guilty = answer.guilty
+    names = list(weighed[0].suspicion)
+    numbers = [trial.number for trial in weighed]
+    series = {name: [trial.suspicion.get(name, 0.0) for trial in weighed] for name in names}
+    if answer.status == Status.ISOLATED:
+        last = max(numbers)
+        numbers = [*numbers, next((trial.number for trial in answer.trials if trial.number > last), last + 1)]
+        series = {name: [*known, float(name in guilty)] for name, known in series.items()}
+    named = sorted(names, key=lambda name: (name not in guilty, -sum(series[name])))[:NAMED]
+    data = []
+    for name in [*(name for name in names if name not in named), *reversed(named)]:
+        colour = FAIL if name in guilty else ACCENT if name in named else NEUTRAL
+        data.append(
+            {
+                "type": "scatter", "mode": "lines", "name": label(name), "x": numbers,
+                "y": [round(value, 3) for value in series[name]],
+                "line": {"shape": "hv", "color": colour, "width": 3 if name in guilty else 1.6 if name in named else 1,
+                         "dash": LINES[named.index(name) % 4] if name in named else "solid"},
+                "opacity": 1 if name in named else 0.5,
+                "hovertemplate": f"{label(name)}: %{{y:.0%}} when trial %{{x}} was asked<extra></extra>",
+                "showlegend": name in named,
+            }
+        )  # fmt: skip
+    layout = {
+        "xaxis": {"title": {"text": "trial"}, "tickformat": "d", **({"dtick": 1} if len(numbers) < 20 else {})},
+        "yaxis": {"range": [-0.02, 1.04], "tickformat": ".0%"},
+        "legend": {"traceorder": "reversed"},
+        "height": 400,
+    }
+    left = len(names) - len(named)
+    note = f"{count(left, 'further setting')} in grey." if left > 0 else ""
+    return Plot("suspicion", "How suspicion moved", data, layout, note)
+
+
+# ---------------------------------------------------------------------------------------------------------- traces
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """The lines of one trial: metric -> steps and values."""
+
+    trial: Trial
+    lines: dict[str, tuple[list[float], list[float | None]]]
+
+
+def traces(recorded: Recorded, names: Sequence[str] = ()) -> list[Plot]:
+    """One plot a metric: the trials that the answer rests on in full, of the others some of their steps.
+
+    Args:
+        recorded: the study.
+        names: of the metrics; none for those that tell most.
+    """
+    evidence = recorded.shown_in_full
+    ordered = sorted(recorded.answer.trials, key=lambda trial: trial.number not in evidence)
+    chosen = list(names) or _chosen(recorded, ordered)
+    points = max(LEAST_POINTS, min(MOST_POINTS, POINTS_IN_ALL // max(1, len(ordered) * len(chosen))))
+    traced = []
+    for trial in ordered:
+        metrics, lines = recorded.metrics(trial, None if trial.number in evidence else points), {}
+        for name in chosen:
+            steps = [one["step"] for one in metrics if name in one]
+            values = [_short(finite(one[name])) for one in metrics if name in one]
+            if any(value is not None for value in values):
+                lines[name] = (steps, values)
+        if lines:
+            traced.append(_Traced(trial, lines))
+    return [_trace_plot(recorded, number, name, traced, evidence, points) for number, name in enumerate(chosen)]
+
+
+def _chosen(recorded: Recorded, ordered: list[Trial]) -> list[str]:
+    """Which metrics are drawn: those that are known, then the first of somebody's own."""
+    present: dict[str, None] = {}
+    for row in ordered[:LOOKED_AT]:
+        for one in recorded.metrics(row):
+            present |= dict.fromkeys(name for name, value in one.items() if not isinstance(value, bool))
+    known = [name for name in KNOWN if name in present]
+    return [*known, *(name for name in present if name not in KNOWN and name not in NO_METRICS)][:PLOTTED]
+
+
+def _short(value: float | None) -> float | None:
+    """Five digits: what a plot can show, in half the bytes."""
+    return None if value is None else float(f"{value:.5g}")
+
+
+def _trace_plot(
+    recorded: Recorded, number: int, name: str, traced: list[_Traced], evidence: set[int], points: int
+) -> Plot:
+    data, everything = [], []
+    merged: dict[str, tuple[list[float | None], list[float | None]]] = {}
+    others = 0
+    for one in sorted(traced, key=lambda one: one.trial.outcome == "fail"):  # failures lie on top
+        if name not in one.lines:
+            continue
+        steps, values = one.lines[name]
+        everything += [value for value in values if value is not None]
+        outcome = one.trial.outcome if one.trial.outcome in COLOURS else "unresolved"
+        if one.trial.number not in evidence:
+            others += 1
+            xs, ys = merged.setdefault(outcome, ([], []))
+            xs += [*steps, None]
+            ys += [*values, None]
+            continue
+        said = f"trial {one.trial.number}: {tested(one.trial, recorded.answer)}"
+        line = {"color": COLOURS[outcome], "width": 2 if outcome == "fail" else 1.4}
+        data.append(_line(said, steps, values, line, outcome))
+        if outcome == "fail":
+            data.append(_failing(one.trial, steps, values))
+    hidden = others > SHOWN_AT_ONCE
+    for outcome, (xs, ys) in merged.items():
+        data.insert(0, {
+            "type": "scatter", "mode": "lines", "name": f"other trials: {outcome}", "x": xs, "y": ys,
+            "line": {"color": COLOURS[outcome], "width": 1}, "opacity": 0.25, "hoverinfo": "skip",
+            "showlegend": False, "connectgaps": False, "meta": "others", "visible": not hidden,
+        })  # fmt: skip
+    axis: JsonObject = {"exponentformat": "e", "nticks": 6}
+    if everything and min(everything) > 0 and max(everything) >= DECADES * median(everything):
+        axis |= {"type": "log", "dtick": 1}
+    layout = {
+        "xaxis": {"title": {"text": "optimizer step"}, "rangemode": "tozero"},
+        "yaxis": axis,
+        "height": 300,
+        "showlegend": False,
+    }
+    note = ""
+    if others:
+        note = f"{count(others, 'other trial')} drawn thin, at most {points} steps of each."
+    return Plot(f"trace-{number}", clean(shared(name)), data, layout, note)
+
+
+def _line(said: str, steps: list[float], values: list[float | None], line: JsonObject, outcome: str) -> JsonObject:
+    return {
+        "type": "scatter", "mode": "lines", "name": label(said), "x": steps, "y": values, "line": line,
+        "hovertemplate": f"{label(said)}<br>step %{{x}}: %{{y:.4g}}<extra>{outcome}</extra>", "meta": "evidence",
+    }  # fmt: skip
+
+
+def _failing(trial: Trial, steps: list[float], values: list[float | None]) -> JsonObject:
+    """Where a trial failed: a cross on its line, at its last value before or at that step."""
+    step = trial.step if is_number(trial.step) else steps[-1]
+    known = [(at, value) for at, value in zip(steps, values, strict=True) if value is not None and at <= step]
+    at, value = known[-1] if known else (step, next((value for value in values if value is not None), 0.0))
+    return {
+        "type": "scatter", "mode": "markers", "x": [step], "y": [value], "name": f"trial {trial.number} fails",
+        "marker": {"symbol": "x", "size": 10, "color": FAIL, "line": {"width": 1, "color": "rgba(255,255,255,.7)"}},
+        "hovertemplate": f"trial {trial.number} fails at step {step}<extra></extra>", "meta": "failing",
+    }  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------- safe values
+
+
+def ranges(recorded: Recorded) -> list[Plot]:
+    """One plot a setting: asked for, failed, healthy, recommended and published values on its natural scale."""
+    found = recorded.answer.recommendation
+    plots: list[Plot] = []
+    seen: set[str] = set()
+    for remedy in (found, *found.alternatives) if found is not None else ():
+        for name, known in remedy.ranges.items():
+            if name not in seen and is_number(known.good) and is_number(known.bad):
+                seen.add(name)
+                plots.append(_range_plot(recorded, len(plots), name, known, remedy))
+    return plots
+
+
+def _range_plot(recorded: Recorded, number: int, name: str, known: Range, remedy: Remedy) -> Plot:
+    natural = search_range_of(name, known.good, known.bad)
+    place = natural.coordinate if natural is not None else float
+    tried = [trial for trial in recorded.answer.trials if trial.number in known.trials]
+    groups: list[tuple[str, list[tuple[Value, str]], JsonObject]] = [
+        ("published", [(one.value, one.recipe) for one in remedy.published.get(name, ())],
+         {"symbol": "diamond-open", "color": NEUTRAL, "size": 11}),
+        ("failed", [(one.values.get(name), f"trial {one.number}") for one in tried if one.outcome != "pass"],
+         {"symbol": "x", "color": FAIL, "size": 10}),
+        ("healthy", [(one.values.get(name), f"trial {one.number}") for one in tried if one.outcome == "pass"],
+         {"symbol": "circle", "color": PASS, "size": 10}),
+        ("recommended", [(remedy.changes[name].to, "verified" if remedy.verified else "not verified")]
+         if name in remedy.changes else [], {"symbol": "star", "color": PASS, "size": 17}),
+        ("good", [(known.good, "the good configuration")], {"symbol": "circle-open", "color": PASS, "size": 12}),
+        ("asked for", [(known.bad, "yours")], {"symbol": "triangle-down", "color": FAIL, "size": 14}),
+    ]  # fmt: skip
+    data: list[JsonObject] = []
+    rows: list[tuple[str, ...]] = []
+    good, bad = place(known.good), place(known.bad)
+    for what, values, marker in groups:
+        drawable = [(value, words) for value, words in values if is_number(value) and _has_place(place, value)]
+        if not drawable:
+            continue
+        xs = [place(value) for value, _ in drawable]
+        told = max(range(len(xs)), key=lambda i: abs(xs[i] - good) * (-1 if what == "failed" else 1))
+        side = "top left" if abs(xs[told] - good) > abs(bad - good) / 2 and bad > good else "top right"
+        rows += [(what, show(value), clean(words)) for value, words in drawable]
+        data.append(
+            {
+                "type": "scatter", "mode": "markers+text", "name": what, "x": xs, "y": [what] * len(xs),
+                "marker": {"line": {"width": 2}, **marker}, "cliponaxis": False,
+                "text": [label(show(value)) if i == told and what != "published" else ""
+                         for i, (value, _) in enumerate(drawable)],
+                "textposition": side,
+                "customdata": [label(f"{show(value)}: {words}") for value, words in drawable],
+                "hovertemplate": f"{what} %{{customdata}}<extra></extra>",
+            }
+        )  # fmt: skip
+    ends = [place(value) if is_number(value) else end for value, end in
+            ((known.healthy_up_to, good), (known.not_from, bad))]  # fmt: skip
+    shapes = [_band(good, ends[0], PASS), _band(ends[1], bad, FAIL)] if known.trials else []
+    layout = {
+        "xaxis": {"title": {"text": label(name)}, "tickvals": [good, bad], "showticklabels": False},
+        "yaxis": {"type": "category"},
+        "shapes": shapes, "height": 300, "showlegend": False,
+    }  # fmt: skip
+    scale = {"log": "logarithmic", "complement": "logarithmic in 1 - value"}.get(
+        natural.kind if natural else "", "linear"
+    )
+    note = "Between the bands lies the threshold." if shapes else "No value between was tried."
+    head = ("", "value", "from")
+    return Plot(f"range-{number}", clean(name), data, layout, f"Scale: {scale}. {note}", head, rows)
+
+
+def _has_place(place: Callable[[float], float], value: float) -> bool:
+    try:
+        return math.isfinite(place(value))
+    except (ValueError, ZeroDivisionError):
+        return False
+
+
+def _band(start: float, end: float, colour: str) -> JsonObject:
+    return {
+        "type": "rect", "xref": "x", "yref": "paper", "x0": start, "x1": end, "y0": 0, "y1": 1, "fillcolor": colour,
+        "opacity": 0.13, "line": {"width": 0}, "layer": "below",
+    }  # fmt: skip

@@ -1,0 +1,77 @@
+"""What the phases of a study have found, of which `answer_of` makes the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bisect_cfg.common.configuration import Status, Value
+from bisect_cfg.common.json_files import JsonObject
+from bisect_cfg.errors import InputsChanged
+from bisect_cfg.explain.match import Match
+from bisect_cfg.probe.protocol import Origin
+from bisect_cfg.remedy.proposals import Safe
+from bisect_cfg.report.data_rows import FoundRows
+from bisect_cfg.runner.environments import Environments
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.starts import COLD
+from bisect_cfg.runner.where import Place
+from bisect_cfg.store.causes import Report
+from bisect_cfg.targets.command import CommandTarget
+from bisect_cfg.targets.factors import Factors
+from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.sides import Sides
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What came out so far.
+
+    Attributes:
+        folder: the study folder.
+        script: the target.
+        status: how it ended.
+        settings: the factors; None if it did not come to that.
+        bad_run: the first reproduction.
+        good_run: the run of the good configuration that counts; None if it did not come to that.
+        again: further runs of the bad configuration, where it failed once and never again.
+        report: of the bisection proper; None if it did not come to that.
+        start: how trials' processes came to be: "config", "imports" or "cold".
+        horizon: steps per trial.
+        origin: where the trials began; None: at the beginning of the training.
+        proven: where they did not begin at step 0, whether the claims showed the same there; None: not run.
+        notes: sentences for the user.
+        details: by trial number, what the runner kept of it (folder, steps, remarks, ...).
+        seconds: wall-clock time of this call.
+        known: the known failure that it is, None if it is none.
+        place: where the failure happens; None if it was not looked for, or nothing came out.
+        safe: what was found to train; None if it did not come to that.
+        stopped: what ended this call before its time, though the causes are known; None if nothing did.
+        asked: the row of the run that a reader asked for; None if there is none.
+        environments: in which trials ran with other packages; None if none did.
+        rows: of the dataset that make the failing step fail; None if they were not looked for.
+    """
+
+    folder: Path
+    script: Script | CommandTarget
+    status: Status = Status.INCONCLUSIVE
+    settings: Factors | Sides | None = None
+    bad_run: Run | None = None
+    good_run: Run | None = None
+    again: tuple[Run, ...] = ()
+    report: Report | None = None
+    start: str = COLD
+    horizon: int | None = None
+    origin: Origin | None = None
+    proven: bool | None = None
+    notes: tuple[str, ...] = ()
+    details: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
+    seconds: float = 0.0
+    known: Match | None = None
+    place: Place | None = None
+    safe: Safe | None = None
+    stopped: InputsChanged | None = None
+    asked: JsonObject | None = None
+    environments: Environments | None = None
+    rows: FoundRows | None = None

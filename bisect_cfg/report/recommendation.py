@@ -1,0 +1,220 @@
+"""The recommendation: what to use instead, what that rests on, and the lines to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import convert
+
+from bisect_cfg.common.configuration import UNSET, Configuration, configuration_of, equal
+from bisect_cfg.common.json_files import JsonObject, write_text
+from bisect_cfg.probe.redact import scrub
+from bisect_cfg.remedy.alternatives import published_for
+from bisect_cfg.remedy.proposals import Safe
+from bisect_cfg.remedy.remedy import Proposal, RemedyStatus, SafeRange
+from bisect_cfg.remedy.remedy import Remedy as FoundRemedy
+from bisect_cfg.report.answer import (
+    Change,
+    Edit,
+    KnownIssue,
+    Published,
+    Range,
+    Recommendation,
+    Remedy,
+    Unplaced,
+)
+from bisect_cfg.report.findings import Findings
+from bisect_cfg.rewrite.edits import edits_for, places_of
+from bisect_cfg.rewrite.safe_config import TITLE, diff_of_values, safe_config
+from bisect_cfg.store.causes import Cause, Claim
+from bisect_cfg.targets.command import CommandTarget
+from bisect_cfg.targets.packages import PACKAGE
+
+Changes = dict[str, Change]
+"""Setting -> what it is changed from, and to."""
+
+PUBLISHED = 4
+"""How many published values are shown beside a setting."""
+
+UNTRIED = "untried"
+"""The status of an alternative that no run says anything about."""
+
+UNVERIFIED = "Found by bisect-cfg: NOT VERIFIED over a longer horizon; short runs of it were healthy."
+PASSED = "Found by bisect-cfg: your configuration with the least change that passed (short runs, not verified)."
+
+
+def recommendation_of(found: Findings, issue: KnownIssue | None = None) -> Recommendation | None:
+    """A configuration next to the user's own that trains, what it gives up, and the evidence.
+
+    Without the phase that looks for safe values it is the correction that passed most often, which nobody has
+    verified. None if there is nothing to recommend.
+
+    Args:
+        found: by the phases.
+        issue: the known issue behind the failure, if there is one.
+    """
+    if found.report is None or found.settings is None:
+        return None
+    safe, best = found.safe, _unverified(found) if found.safe is None else found.safe.best
+    if best is None:
+        return None
+    known = _remedy(found, best)
+    if safe is None:
+        known["status"] = None  # of a phase that was left out
+    else:
+        known["alternatives"] = tuple(Remedy(**_remedy(found, one)) for one in safe.remedies if one is not best)
+        known["unsettled"], known["not_kept"] = tuple(_unsettled(safe)), tuple(safe.not_kept)
+    if best.status is RemedyStatus.OPEN:
+        known["evidence"] = _seen_in_search(found, best)
+    tried = known["verified"] and all(name.startswith(PACKAGE) for name in known["changes"])  # what would come first
+    known["first"] = "" if tried else first_of_all(found.report.causes, issue)
+    known["configuration"] = {**found.settings.bad, **best.changes}
+    if isinstance(found.script, CommandTarget):
+        ran = [found.details[number]["observation"]["steps"] for number in (best.passed if found.horizon else ())]
+        known["steps"] = min(ran, default=None)
+        return Recommendation(**known, **_places(found, known["changes"]))
+    if safe is not None:
+        known["seeds"], known["full_rate"] = safe.seeds, str(safe.full_rate)
+    return Recommendation(**known, **_places(found, known["changes"]))
+
+
+def rejected_remedies(found: Findings) -> tuple[Remedy, ...]:
+    """What was tried where nothing can be recommended."""
+    if found.safe is None or found.safe.best is not None:
+        return ()
+    return tuple(Remedy(**_remedy(found, one)) for one in found.safe.remedies)
+
+
+def title_of(found: Recommendation) -> str:
+    """The first line of safe_config.yaml."""
+    if found.verified:
+        return TITLE
+    return UNVERIFIED if found.status == RemedyStatus.HEALTHY else PASSED
+
+
+def write_safe_config(found: Findings, recommended: Recommendation | None) -> None:
+    """Write safe_config.yaml and safe_config.diff into the folder of the study; remove them where nothing is
+    recommended any more."""
+    yaml, diff = found.folder / "safe_config.yaml", found.folder / "safe_config.diff"
+    if recommended is None:
+        yaml.unlink(missing_ok=True)
+        diff.unlink(missing_ok=True)
+        return
+    write_text(yaml, _safe_config(found, recommended))
+    write_text(diff, recommended.diff)
+
+
+def _safe_config(found: Findings, recommended: Recommendation) -> str:
+    """The user's own YAML file with the changes, if one configured the run; else the training config as YAML."""
+    places, changes = places_of(found.script, found.settings, found.bad_run), _plain(recommended.changes)
+    return safe_config(places, changes, edits_for(places, changes), title_of(recommended))
+
+
+def _unverified(found: Findings) -> FoundRemedy | None:
+    """What there is without the phase that looks for safe values: of the corrections that always passed, the one that
+    was run most often, as the certificate rests on it; else the passing configuration nearest to the user's."""
+    report, settings = found.report, found.settings
+    safe = report.safe_configuration
+    if safe is None:
+        return None
+    tested = [c for c in report.corrections if c.passes.subset is not None and c.passes.seen == c.passes.runs > 0]
+    if tested:
+        most = max(tested, key=lambda correction: correction.passes.runs)
+        safe = configuration_of(most.passes.subset, settings.good, settings.bad)
+    levels = {name: safe.get(name, UNSET) for name in settings.bad}
+    changes = {name: value for name, value in levels.items() if not equal(value, settings.bad[name])}
+    proposal = Proposal(changes, resets=tuple(changes))
+    return FoundRemedy(proposal, changes, RemedyStatus.OPEN, steps=found.horizon, tried=True)
+
+
+def _remedy(found: Findings, remedy: FoundRemedy) -> JsonObject:
+    """The fields of `Remedy`."""
+    settings = found.settings
+    known = {**settings.resolved, **settings.bad}
+    changes = _changes(known, {**settings.bad, **remedy.changes})
+    untried = remedy.status is RemedyStatus.OPEN and not (remedy.tried or (found.safe and remedy is found.safe.best))
+    runs = len(remedy.passed)
+    return {
+        "changes": changes,
+        "verified": remedy.status is RemedyStatus.VERIFIED,
+        "status": UNTRIED if untried else remedy.status,
+        "evidence": Claim(None, runs, runs, remedy.passed),
+        "steps": remedy.steps if found.horizon or not isinstance(found.script, CommandTarget) else None,
+        "failure_rate_at_most": None if remedy.bound is None else round(remedy.bound, 4),
+        "ranges": {one.name: _range(one) for one in remedy.ranges},
+        "why": remedy.proposal.why,
+        "source": remedy.proposal.source,
+        "rejected": remedy.rejected,
+        "stepped_back": remedy.stepped_back,
+        "gives_up": remedy.loss,
+        "published": {
+            name: tuple(Published(one.value, one.recipe, one.source, one.note) for one in published)
+            for name in changes
+            if (published := published_for(name, known)[:PUBLISHED])
+        },
+    }
+
+
+def _seen_in_search(found: Findings, remedy: FoundRemedy) -> Claim | None:
+    """How often a remedy passed as a correction, where nothing else speaks for it."""
+    names = set(remedy.changes)
+    rest = {factor.name for factor in found.settings.varied} - names
+    for correction in found.report.corrections:
+        claim = correction.passes
+        if claim.subset is not None and (set(claim.subset) == rest or set(correction.parameters) == names):
+            return claim
+    return None
+
+
+def _range(found: SafeRange) -> Range:
+    return Range(found.good, found.bad, found.healthy, found.unhealthy, found.settled, tuple(found.trials), found.shown)
+
+
+def _changes(known: Configuration, safe: Configuration) -> Changes:
+    """name -> from, to; settings that only an alternative names come from the script's own value."""
+    return {name: Change(known.get(name), value) for name, value in safe.items() if not equal(value, known.get(name))}
+
+
+def first_of_all(causes: Sequence[Cause], issue: KnownIssue | None) -> str:
+    """What to say before any setting when the trigger is not the fault; "" if there is nothing.
+
+    Args:
+        causes: of the report.
+        issue: the known issue behind the failure.
+    """
+    if issue is None or not issue.environment:
+        return ""
+    named = sorted({name for cause in causes for name in cause.parameters})
+    return f"{issue.cures[0].strip()} Then keep {', '.join(named)}: the change below is only the workaround."
+
+
+def _unsettled(safe: Safe) -> list[str]:
+    """Why the phase ended before its time, and of each remedy that it had begun what is open."""
+    if not safe.spent:
+        return []
+    begun = [remedy for remedy in safe.remedies if remedy.tried or remedy is safe.best]
+    return [safe.spent, *(f"{', '.join(remedy.changes)}: {what}" for remedy in begun for what in remedy.unsettled)]
+
+
+# ----------------------------------------------------------------------------------------------- what to change
+
+
+def _places(found: Findings, changes: Changes) -> JsonObject:
+    """The fields of `Recommendation` that say where to make the changes in the user's files and command."""
+    plain = _plain(changes)
+    edits = edits_for(places_of(found.script, found.settings, found.bad_run), plain)
+    known = edits.to_json()
+    if not isinstance(found.script, CommandTarget) and (edits.unplaced or not known["diff"]):
+        lines = diff_of_values(found.settings, plain).splitlines(keepends=True)
+        known["diff"] = "".join(map(scrub, lines))
+    return {
+        **known,
+        "edits": convert(known["edits"], tuple[Edit, ...]),
+        "not_located": tuple(known["not_located"]),
+        "unplaced": convert(known["unplaced"], tuple[Unplaced, ...]),
+    }
+
+
+def _plain(changes: Changes) -> dict[str, JsonObject]:
+    """The changes as `rewrite` takes them."""
+    return {name: {"from": change.before, "to": change.to} for name, change in changes.items()}

@@ -1,0 +1,226 @@
+"""What the folder of a study holds: its answer, or how far it came, and what its trials traced.
+
+Read from the files alone, so that a report can be made of a study that is still running, was interrupted, or was made
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from bisect_cfg.common import words
+from bisect_cfg.common.configuration import Purpose, Value, equal
+from bisect_cfg.common.json_files import JsonObject, digest, strict
+from bisect_cfg.errors import InputError
+from bisect_cfg.probe.protocol import METRICS_FILE
+from bisect_cfg.report.answer import (
+    EMPTY,
+    RUNNING,
+    UNFINISHED,
+    Answer,
+    Failure,
+    Target,
+    Trial,
+    of_plain,
+    read_answer,
+)
+from bisect_cfg.report.answer_of import failure_of
+from bisect_cfg.runner.runs import load_run
+from bisect_cfg.runner.traces import tail_of_log
+from bisect_cfg.store.folder import check_entries, is_at_work
+from bisect_cfg.store.state import STATE_FILE, State, read_state
+
+LOG_LINES = 25
+"""Of a log: a traceback's innermost frames and its message."""
+
+NO_METRICS = frozenset({"time", "step", "training"})
+"""Keys of a row of metrics that say which row it is."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is known of a study.
+
+    Attributes:
+        folder: of the study; None for one of a function, whose trials leave no files.
+        answer: of the study, or as much of it as there is.
+    """
+
+    folder: Path | None
+    answer: Answer
+
+    @property
+    def log(self) -> list[str]:
+        """The last lines of the user's own command, as it failed."""
+        if self.folder is None:
+            return []
+        first = next((trial.folder for trial in self.answer.trials if trial.kind is Purpose.BAD_BASELINE), None)
+        path = self.folder / first if first else _last_begun(self.folder)  # of one that was interrupted no trial tells
+        return [] if path is None else tail_of_log(path / "log.txt", LOG_LINES)
+
+    @property
+    def shown_in_full(self) -> set[int]:
+        """The numbers of the trials of the evidence, and of those that the reader asked for."""
+        asked = (trial.number for trial in self.answer.trials if trial.kind is Purpose.ASKED)
+        return {*self.answer.evidence, *asked}
+
+    def metrics(self, trial: Trial, most: int | None = None) -> list[JsonObject]:
+        """The metric rows of a trial; see `read_metrics`."""
+        return list(trial.metrics) if self.folder is None else read_metrics(self.folder / trial.folder, most)
+
+    def only(self, trials: Iterable[Trial]) -> Recorded:
+        """The same study with these trials alone."""
+        return replace(self, answer=msgspec.structs.replace(self.answer, trials=tuple(trials)))
+
+
+def read(folder: Path, storage: str | None = None) -> Recorded:
+    """What a study's folder holds.
+
+    Args:
+        folder: of the study.
+        storage: where the trials are of one that is not finished, if they are elsewhere.
+
+    Raises:
+        InputError: it holds no study, or its answer cannot be read.
+    """
+    if not any(os.path.lexists(folder / name) for name in (STATE_FILE, "result.json")):
+        raise InputError(f"{folder} holds no study.", "Name the folder that `bisect-cfg bisect` has written.")
+    check_entries(folder)
+    state, answer, working = read_state(folder), read_answer(folder), is_at_work(folder)
+    if answer is None:
+        return Recorded(folder, _unfinished(folder, state, storage, working))
+    if working:
+        note = "bisect-cfg is at work in this study again; this is the answer that it had before."
+        answer = msgspec.structs.replace(answer, notes=(note, *answer.notes))
+    return Recorded(folder, answer)
+
+
+def _unfinished(folder: Path, state: State | None, storage: str | None, working: bool) -> Answer:
+    """What there is of a study without an answer; the first of the notes says why there is none."""
+    from bisect_cfg.store.rows import recorded_trials, stored_trials  # of a finished study no database is looked at
+
+    elsewhere = state.study if state is not None and storage and state.storage == digest(storage) else None
+    rows = recorded_trials(folder) if elsewhere is None else stored_trials(storage, elsewhere)[1]
+    trials = of_rows(rows)
+    first = next((trial.folder for trial in trials if trial.kind is Purpose.BAD_BASELINE), None)
+    status, note = _why_unfinished(trials, working, _last_begun(folder) is not None)
+    if elsewhere is None and state is not None and state.study and not (folder / "study.db").exists():
+        note += " Its trials are recorded in the storage that --storage named, and not in this folder."
+    environment: JsonObject = {}
+    target = Target("?")
+    if state is not None:
+        packages = {name: version for name, version in state.libraries.items() if version}
+        environment = {"packages": packages, "gpus": [{"name": name} for name in state.gpus]}
+        target = Target(state.target["script"], tuple(state.target["arguments"]))
+    return Answer(
+        status,
+        trials,
+        failure=first and _failure_of(folder, Path(first).name),
+        environment=environment,
+        target=target,
+        notes=(note,),
+        seconds=sum(trial.seconds or 0.0 for trial in trials),
+    )
+
+
+def of_rows(rows: list[JsonObject]) -> tuple[Trial, ...]:
+    """Rows of the storage (`store.rows`) as trials of an answer; with their secrets, so that values can be compared."""
+    answer = Answer("", tuple(Trial(**row) for row in rows))
+    return of_plain(strict(msgspec.to_builtins(answer, enc_hook=repr))).trials
+
+
+def _last_begun(folder: Path) -> Path | None:
+    """The folder of the run that began last."""
+    begun = (folder / "trials").glob("*")
+    return max((path for path in begun if path.is_dir()), key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _failure_of(folder: Path, name: str) -> Failure | None:
+    """The failure that a run has shown; None if it is not over, or its traces are damaged: there is nothing to show."""
+    with contextlib.suppress(InputError):
+        return failure_of(load_run(folder, name))
+    return None
+
+
+def _why_unfinished(trials: Iterable[Trial], working: bool, begun: bool) -> tuple[str, str]:
+    over = sum(trial.outcome != RUNNING for trial in trials)
+    done = words.count(over, "trial")
+    if working:
+        return RUNNING, f"bisect-cfg is at work in this study: {done} done. There is no answer yet."
+    if not begun:
+        return EMPTY, "Nothing has been run in this study yet: there is no trial and no answer."
+    when = f"before its time, with {done} done" if over else "while its first run was running"
+    again = "The same `bisect-cfg bisect` command goes on where it was."
+    return UNFINISHED, f"This study has no answer: it ended {when}. {again}"
+
+
+def read_metrics(folder: Path, most: int | None = None) -> list[JsonObject]:
+    """A trial's metric rows, as far as they can be read, of the training that it is about.
+
+    Args:
+        folder: of the trial.
+        most: no more rows than this, evenly spaced, and the last one; None for all. The others are not even parsed.
+    """
+    try:
+        lines = (folder / METRICS_FILE).read_bytes().splitlines()
+    except OSError:
+        return []
+    if most is not None and len(lines) > most:
+        lines = [lines[number * (len(lines) - 1) // (most - 1)] for number in range(most)]
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):  # cut short by whoever killed it
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            rows.append(row)
+    last = max((row.get("training", 1) for row in rows), default=1)
+    return [row for row in rows if row.get("training", 1) == last]
+
+
+def tested(trial: Trial, answer: Answer) -> str:
+    """What a trial tests, in a few words."""
+    values, levels = trial.values, answer.levels
+    moved = trial.kind is Purpose.ASKED and any(
+        name not in levels or answer.level(trial, name) == "other" for name in values
+    )
+    if moved or trial.kind is Purpose.RECOMMEND:
+        changed = [
+            f"{name}: {words.show(value, name)}"
+            for name, value in values.items()
+            if name not in levels or not equal(value, levels[name].bad)
+        ]
+        return ", ".join(changed) or "your configuration"
+    if not values or not levels:  # it ended before its settings were known, or nothing was isolated
+        return "the good configuration" if trial.kind is Purpose.GOOD_BASELINE else "your configuration"
+    return words.subset([name for name in levels if answer.level(trial, name) == "bad"], list(levels))
+
+
+def ruled_out(trials: Iterable[Trial], least: float) -> dict[int, list[str]]:
+    """Number of a trial -> the factors that were suspected when it was asked, and were not when the next one was.
+
+    Args:
+        trials: in the order of the reasoning.
+        least: the least probability that counts as suspected.
+    """
+    known = [(trial.number, trial.suspicion) for trial in trials if trial.suspicion]
+    found: dict[int, list[str]] = {}
+    for (number, before), (_, after) in zip(known, known[1:], strict=False):
+        found[number] = [name for name, was in before.items() if was >= least > after.get(name, 0.0)]
+    return found
+
+
+def finite(value: Value) -> float | None:
+    """A number that can be drawn, else None."""
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return float(value)
+    return None

@@ -1,0 +1,100 @@
+"""One sentence for each kind of failure, and for where runs begin and fail; the same on every screen."""
+
+from __future__ import annotations
+
+from bisect_cfg.common.cells import SUFFIX
+from bisect_cfg.common.failures.health import RULES
+from bisect_cfg.probe.protocol import Origin as Resumption
+from bisect_cfg.remedy.terms import Health
+from bisect_cfg.report.answer import Origin, Where
+from bisect_cfg.runner.verdict import Verdict
+
+SIGNALS = {
+    "SIGFPE": "a floating point exception",
+    "SIGSEGV": "a segmentation fault",
+    "SIGABRT": "an abort",
+    "SIGKILL": "killed from outside, usually because memory ran out",
+    "SIGBUS": "a bus error",
+    "SIGILL": "an illegal instruction",
+    "SIGTERM": "terminated from outside",
+}
+"""What the signals mean, in the words a shell would use."""
+
+VERBS = {
+    **{rule.kind: rule.words for rule in RULES if rule.failure},
+    "hang": "hangs",
+    "out-of-memory": "runs out of memory",
+    "unwatched": "is stopped",
+}
+"""What runs do that end in a failure of these kinds."""
+
+
+def failure(shown: Verdict, step: int | None = None, placed: bool = True) -> str:
+    """One sentence without its subject and its dot on how a run fails: ``dies at step 3 with ValueError: no``.
+
+    Args:
+        shown: by the run; it is a failure.
+        step: at which another run with the same failure fails; what came after it in this one is left out. None: of
+            this run.
+        placed: whether the place belongs to it, as far as that is known.
+    """
+    seen, kind, name = shown.seen, shown.signature.kind, shown.signature.name
+    said = shown.message.rstrip(".")
+    other = step is not None
+    step = step if other else shown.step_of_training
+    at = "" if seen.rank is None else f" on rank {seen.rank}"
+    if seen.counted:
+        at += f" at step {step}" if step else " before the first step of training"
+    place = f", in {seen.place}" if seen.place and placed else ""
+    if kind == "signal":
+        return f"dies with {name}{f' ({SIGNALS[name]})' if name in SIGNALS else ''}{at}{place}"
+    if kind == "exit":
+        ends = f"ends with exit status {name}{at}" if name != "0" else f"ends in the middle of training{at}"
+        return ends + (f": {said}" if shown.signature.message else "")
+    if kind == "non-finite" and name == "parameters":
+        then = f", then dies with {seen.after.rstrip('.')}" if seen.after and not other else ""
+        return f"gets {said}{at}{then}"
+    if kind in ("no-gradient", "dead-reward"):
+        return f"{VERBS[kind]}: {said}"
+    if kind in VERBS:
+        return f"{VERBS[kind]}{at}: {said}{place}" + (f"; {seen.after}" if seen.after else "")
+    if kind in ("no-steps", "no-training"):
+        return "ends before the first step of training"
+    return f"dies{at} with {said or name}"
+
+
+def since(origin: Resumption) -> str:
+    """Where trials begin, to follow "from" or "shown"."""
+    return since_step(Origin("data" if origin.checkpoint is None else "state", origin.step))
+
+
+def unhealthy(health: Health) -> str:
+    """Why a run that looked for safe values is not healthy; "" if it is."""
+    return failure(health.died) if health.died is not None else health.why
+
+
+def place_lines(place: Where) -> list[str]:
+    """Where it fails, in one to five lines."""
+    if not place.same_failure:
+        return [place.note]
+    inside = f"{place.operation} in {place.module}" if place.operation and place.module else ""
+    seen = (
+        inside or place.operation or place.module,
+        *(one for one in (place.line, place.text) if one != place.operation),
+    )
+    lines = [one for one in seen if one]
+    if place.step:
+        lines[:1] = [": ".join([f"step {place.step}", *lines[:1]])]
+    own = [frame for frame in place.frames if f"{SUFFIX}, cell" in frame]
+    if own and own[-1] != place.line:
+        lines.append(f"called from {own[-1]}")
+    if place.native:
+        lines.append(f"native: {place.native}")
+    return lines
+
+
+def since_step(origin: Origin) -> str:
+    """From where on something was shown."""
+    if origin.kind == "data":
+        return f"with the weights of step 0 and the data from step {origin.step} of your run on"
+    return f"from step {origin.step} of your run on"

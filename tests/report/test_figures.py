@@ -1,0 +1,74 @@
+"""The plots of a study as data, and what a report of a large one costs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from bisect_cfg.report import figures
+from bisect_cfg.report.html import page
+from bisect_cfg.report.recorded import Recorded, read
+from tests.report import large
+
+TRIALS, STEPS, FACTORS = 60, 20, 12
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return read(large.study(tmp_path_factory.mktemp("large"), TRIALS, STEPS, FACTORS))
+
+
+def test_suspicion_names_the_guilty_and_ends_at_the_answer(recorded: Recorded) -> None:
+    plot = figures.suspicion(recorded)
+    lines = {one["name"]: one for one in plot.data}
+    assert len(lines) == FACTORS and lines["setting_0"]["line"]["color"] == figures.FAIL
+    assert lines["setting_0"]["y"][-1] == 1.0 and lines["setting_5"]["y"][-1] == 0.0
+    assert lines["setting_5"]["y"][:2] == [1.0, 0.5]
+    assert [one["showlegend"] for one in plot.data].count(True) == figures.NAMED
+
+
+def test_trials_that_the_answer_rests_on_are_drawn_in_full(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "MOST_POINTS", 5)
+    monkeypatch.setattr(figures, "LEAST_POINTS", 4)
+    plots = figures.traces(recorded)
+    assert [plot.title for plot in plots][:3] == ["grad_norm", "loss", "entropy"] and len(plots) == figures.PLOTTED
+    of = {trial.number: trial for trial in recorded.answer.trials}
+    for line in plots[0].data:
+        if line["meta"] == "evidence":
+            number = int(line["name"].split()[1].rstrip(":"))
+            assert len(line["x"]) == of[number].step
+        elif line["meta"] == "failing":
+            assert line["x"] == [STEPS // 2]
+    (other,) = {tuple(line["x"][: line["x"].index(None)])[-1] for line in plots[0].data if line["meta"] == "others"
+                and line["line"]["color"] == figures.PASS}  # fmt: skip
+    assert other == STEPS  # the last step is always among those that are drawn
+    assert (
+        plots[0].note == f"{TRIALS - len(recorded.answer.evidence)} other trials drawn thin, at most 5 steps of each."
+    )
+
+
+def test_a_range_has_what_was_asked_for_seen_and_published(recorded: Recorded) -> None:
+    (plot,) = figures.ranges(recorded)
+    assert {row[0]: row[1] for row in plot.rows} == {
+        "published": "0.18", "failed": "0.15", "healthy": "0.17", "recommended": "0.18", "good": "0.2",
+        "asked for": "0.1",
+    }  # fmt: skip
+    healthy, unhealthy = plot.layout["shapes"]
+    assert healthy["fillcolor"] == figures.PASS and unhealthy["fillcolor"] == figures.FAIL
+    assert "logarithmic" in plot.note
+
+
+def test_levels_and_what_was_ruled_out(recorded: Recorded) -> None:
+    html = page(recorded)
+    assert "trial matrix" in html.lower() and html.count('class="guilty"') == 2
+    assert html.count("<td class=b>") > TRIALS and "<td class=o>" in html
+
+
+@pytest.mark.slow
+def test_two_thousand_trials_of_two_hundred_steps(tmp_path: Path) -> None:
+    folder = large.study(tmp_path, 2000, 200)
+    began = time.process_time()
+    html = page(read(folder))
+    assert time.process_time() - began < 30 and len(html.encode()) < 16e6
