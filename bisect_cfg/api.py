@@ -18,7 +18,6 @@ import msgspec
 
 from bisect_cfg import interrupts
 from bisect_cfg.common.configuration import Status, Value, check_value
-from bisect_cfg.common.files import load_json, read_text
 from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
@@ -243,8 +242,9 @@ def recommend_again(
     """
     asked, options = _asked_before(study, wishes, arguments, trust)
     listener.note(f"Runs: {asked.shown}")
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # a damaged answer is written anew
-        if load_json(read_text(study / "result.json")).get("status") == Status.ISOLATED:
+    with contextlib.suppress(InputError):  # a damaged answer is written anew
+        answer = read_answer(study)
+        if answer is not None and answer.status == Status.ISOLATED:
             listener = News(listener)
     with _where_it_began(asked):
         return run(asked.target, asked.arguments, options, listener)[1]

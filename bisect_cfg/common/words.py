@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 
@@ -66,6 +67,11 @@ def with_reasons(reasons: Mapping[str, str]) -> str:
 def count(number: int, noun: str) -> str:
     """``1 trial``, ``2 trials``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def short_path(path: str | os.PathLike[str]) -> str:
+    """A path relative to where the user is, if it lies there."""
+    return os.fspath(path).removeprefix(os.path.join(os.getcwd(), ""))
 
 
 def percent(share: float) -> str:

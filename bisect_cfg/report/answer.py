@@ -58,7 +58,11 @@ class ConfigFile(_Part):
 
 
 class Cause(_Part):
-    """A minimal failing set of settings; `text` says what the run does with them: "dies with SIGFPE at step 1"."""
+    """A minimal failing set of settings.
+
+    `text` says what the run does with them: "dies with SIGFPE at step 1". `watched` is for how many steps at least the
+    runs went on whose passing it rests on; None where they came to their own end.
+    """
 
     parameters: dict[str, Levels]
     evidence: Evidence
@@ -67,6 +71,7 @@ class Cause(_Part):
     signature: str | None = None
     step: int | None = None
     text: str = ""
+    watched: int | None = None
     command: str | None = None
     config: ConfigFile | None = None
 
@@ -321,6 +326,11 @@ class Answer(_Part):
     warnings: tuple[Warnings, ...] = ()
     simulated: str = ""
     seconds: float | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the study has no answer yet; the first of the notes then says why."""
+        return self.status in (RUNNING, UNFINISHED, EMPTY)
 
     @cached_property
     def levels(self) -> dict[str, Levels]:

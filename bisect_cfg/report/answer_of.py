@@ -45,6 +45,7 @@ from bisect_cfg.report.sentences import failure as sentence
 from bisect_cfg.runner.environments import Environments, size_of
 from bisect_cfg.runner.ranks import ranks_of
 from bisect_cfg.runner.runs import Run, purpose_again
+from bisect_cfg.runner.verdict import Ended
 from bisect_cfg.store import causes as found_causes
 from bisect_cfg.store.causes import RETURNED_FALSE, Report, TrialRow, wilson
 from bisect_cfg.targets.captured import read_capture
@@ -237,7 +238,13 @@ def _cause(found: Findings, cause: found_causes.Cause) -> Cause:
         known = failing_command(found.script, proof.subset or cause.parameters)
         config = known["config"] and ConfigFile(**known["config"])
         more = {"command": known["command"], "config": config}
-    return cause_of(cause, text, step, **more)
+    return cause_of(cause, text, step, watched=_watched(found, cause), **more)
+
+
+def _watched(found: Findings, cause: found_causes.Cause) -> int | None:
+    numbers = (number for claim in cause.evidence.without.values() for number in claim.trials)
+    runs = (found.details.get(number, {}).get("observation") for number in numbers)
+    return min((run["steps"] for run in runs if run and run["ended"] == Ended.HORIZON), default=None)
 
 
 def _in_one_process(found: Findings, subset: Sequence[str] | None) -> bool:

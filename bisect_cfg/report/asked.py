@@ -81,8 +81,8 @@ class Asked:
 
     def __str__(self) -> str:
         mine = self._beside()[0]
-        lines = [f"Trial {self.number}: {mine.what}", f"{mine.came}  ({mine.seconds})", self.note]
-        return "\n".join(filter(None, shared(lines)))
+        lines = (f"Trial {self.number}: {mine.what}", f"{mine.came}  ({mine.seconds})", shared(self.note))
+        return "\n".join(filter(None, lines))
 
     def _repr_html_(self) -> str:
         """What it came to, and the runs of the answer below it."""
@@ -91,9 +91,7 @@ class Asked:
         for row in self._beside():
             own = ";font-weight:bold" if row.number == self.number else ""
             colour = figures.COLOURS.get(row.outcome, "inherit")
-            what, came, took, why = (
-                html.escape(words) for words in shared([row.what, row.came, row.seconds, row.reason])
-            )
+            what, came, took, why = map(html.escape, (row.what, row.came, row.seconds, row.reason))
             cells.append(
                 f"<tr style='{own}'><td>{row.number}</td><td style='text-align:left;color:{colour}'>{came}</td>"
                 f"<td {left}>{what}</td><td {left}>{took}</td><td {left}>{why}</td></tr>"

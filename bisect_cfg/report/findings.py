@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from bisect_cfg.common.configuration import Status, Value
@@ -13,6 +14,7 @@ from bisect_cfg.explain.match import Match
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.remedy.proposals import Safe
 from bisect_cfg.report.data_rows import FoundRows
+from bisect_cfg.rewrite.places import Places, places_of
 from bisect_cfg.runner.environments import Environments
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.starts import COLD
@@ -75,3 +77,8 @@ class Findings:
     asked: JsonObject | None = None
     environments: Environments | None = None
     rows: FoundRows | None = None
+
+    @cached_property
+    def places(self) -> Places:
+        """Where the settings of the run are written; its factors must be known. Reads the user's files."""
+        return places_of(self.script, self.settings, self.bad_run)

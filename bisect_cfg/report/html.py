@@ -81,7 +81,6 @@ def page(recorded: Recorded) -> str:
     every = rows(answer)
     return _template().render(
         answer=answer,
-        unfinished=answer.status in (RUNNING, UNFINISHED, EMPTY),
         status=STATUS.get(answer.status, answer.status),
         title=title_of(answer),
         guilty=", ".join(sorted(answer.guilty)),

@@ -15,14 +15,13 @@ from typing import NamedTuple
 
 from bisect_cfg.common.configuration import Status, Value, equal
 from bisect_cfg.common.failures.health import SILENT_KINDS
-from bisect_cfg.common.words import clean, count, duration, percent, show
+from bisect_cfg.common.words import clean, count, duration, percent, short_path, show
 from bisect_cfg.probe.redact import HIDDEN, hides
 from bisect_cfg.remedy.remedy import RemedyStatus
 from bisect_cfg.remedy.threshold import failure_bound
 from bisect_cfg.report.answer import (
     EMPTY,
     RUNNING,
-    UNFINISHED,
     Answer,
     Cause,
     Change,
@@ -99,11 +98,6 @@ def indented(line: Line) -> str:
     return f"  {line.text}" if line.kind == EDIT else line.text
 
 
-def short_path(path: Path) -> Path:
-    """A path relative to where the user is, if it lies there."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
 def _labelled(label: str, texts: Iterable[str], kind: str = TEXT, detail: bool = False) -> Iterator[Line]:
     for number, text in enumerate(texts):
         yield Line("" if number else label, text, kind, detail)
@@ -135,9 +129,10 @@ def _background(answer: Answer, folder: Path | None) -> Iterator[Line]:
     for warning in answer.warnings:
         numbers = ", ".join(map(str, warning.trials[:TRIALS_SHOWN])) + (", ..." * (len(warning.trials) > TRIALS_SHOWN))
         yield Line("Note", f"{warning.text} ({numbers}).", NOTE, True)
-    unfinished = answer.status in (EMPTY, RUNNING, UNFINISHED)
-    if unfinished or answer.causes or answer.status == Status.NO_FAILURE or answer.good_failure is not None:
-        yield from (Line("Note", note, NOTE, not unfinished) for note in answer.notes)  # else the result says them
+    if answer.unfinished or answer.causes or answer.status == Status.NO_FAILURE or answer.good_failure is not None:
+        yield from (
+            Line("Note", note, NOTE, not answer.unfinished) for note in answer.notes
+        )  # else the result says them
     if answer.environments is not None:
         yield Line("Note", _environments(answer.environments), DIM, True)
 
@@ -154,10 +149,10 @@ def _environments(found: Mapping[str, Value]) -> str:
     """The environments of trials with other packages, and how to be rid of them."""
     built = f"{found['built']} built in {duration(found['seconds'])}" if found["built"] else "all there already"
     size = f"{max(1, round(found['bytes'] / 2**20))} MiB"
-    cache = short_path(Path(found["folder"]))
+    cache = short_path(found["folder"])
     return (
         f"Ran in {count(found['used'], 'environment')} of other packages: {built}, {size}. "
-        f"To remove: bisect-cfg envs prune --env-cache {shlex.quote(str(cache))}"
+        f"To remove: bisect-cfg envs prune --env-cache {shlex.quote(cache)}"
     )
 
 
@@ -165,10 +160,8 @@ def _environments(found: Mapping[str, Value]) -> str:
 
 
 def _outcome(answer: Answer, folder: Path | None) -> Iterator[Line]:
-    if answer.causes:
+    if answer.causes or answer.unfinished:
         return
-    if answer.status in (EMPTY, RUNNING, UNFINISHED):
-        return  # the first of the notes says it
     if answer.status == Status.NO_FAILURE:
         ran = next((trial.step for trial in answer.trials if trial.outcome == "pass"), None)
         healthy = f"{count(ran, 'step')}, all healthy" if ran else "exit status 0"
@@ -253,9 +246,10 @@ def _cause(label: str, cause: Cause, subject: str, answer: Answer) -> Iterator[L
     if cause.inseparable:
         names = " and ".join(cause.inseparable)
         yield Line("", f"{names} cannot be told apart: no valid configuration changes only one of them.")
-    watched = _watched(cause, answer)
-    if watched:
-        yield Line("", f"Passing runs were watched for {watched} steps: a later failure is not seen.", detail=True)
+    if cause.watched:
+        yield Line(
+            "", f"Passing runs were watched for {cause.watched} steps: a later failure is not seen.", detail=True
+        )
 
 
 def _claims(cause: Cause, answer: Answer) -> str:
@@ -299,13 +293,6 @@ def _listed(trials: Sequence[Sequence[int]]) -> str:
     return "; ".join(", ".join(map(str, numbers)) for numbers in trials)
 
 
-def _watched(cause: Cause, answer: Answer) -> int | None:
-    """How many steps the runs went on whose passing the cause rests on; None where they came to their own end."""
-    numbers = {number for claim in cause.evidence.passes_without.values() for number in claim.trials}
-    steps = [trial.step for trial in answer.trials if trial.number in numbers and trial.step]
-    return min(steps) if steps and answer.horizon is not None and min(steps) <= answer.horizon else None
-
-
 def _value(name: str, value: Value) -> str:
     words = HIDDEN if hides(name, value) else show(value, name)
     return words if len(words) <= VALUE_LENGTH else words[: VALUE_LENGTH - 3] + "..."
@@ -342,7 +329,7 @@ def _places(found: Recommendation) -> Iterator[Line]:
         if edit.file is None:
             yield Line("", "on the command line:")
         else:
-            path = short_path(Path(edit.file).absolute())
+            path = short_path(os.path.abspath(edit.file))
             yield Line(
                 "", f"{path}:{edit.line}" if edit.cell is None else f"{path}, cell {edit.cell}, line {edit.line}"
             )

@@ -18,6 +18,7 @@ from rich.text import Text
 from bisect_cfg.common import words
 from bisect_cfg.common.configuration import Outcome, Purpose, equal
 from bisect_cfg.common.failures.health import Row
+from bisect_cfg.common.words import short_path
 from bisect_cfg.probe.protocol import Origin, Resumed
 from bisect_cfg.remedy.order import Left
 from bisect_cfg.remedy.remedy import Attempt
@@ -26,7 +27,6 @@ from bisect_cfg.report import sentences
 from bisect_cfg.report.answer import Answer
 from bisect_cfg.report.events import BisectionEvent, CauseFound, Listener, Progress, TrialFinished, TrialStarted
 from bisect_cfg.report.insights import learned
-from bisect_cfg.report.lines import short_path
 from bisect_cfg.report.terminal import NARROW, Cleaned, Hanging, print_answer
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.store.interface import TrialRequest
@@ -103,7 +103,7 @@ class Quiet(Listener):
     def answer(self, answer: Answer, folder: Path) -> None:
         for note in answer.notes:
             self.console.print(Text(note, style="yellow"))
-        print_answer(self.console, answer, short_path(folder), self.verbose)
+        print_answer(self.console, answer, Path(short_path(folder)), self.verbose)
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class View(Listener):
 
     def answer(self, answer: Answer, folder: Path) -> None:
         self.__exit__(None, None, None)
-        print_answer(self.console, answer, short_path(folder), self.verbose)
+        print_answer(self.console, answer, Path(short_path(folder)), self.verbose)
 
     # ------------------------------------------------------------------------------------------------ what is heard
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from bisect_cfg.common import words
 from bisect_cfg.common.configuration import Value
 from bisect_cfg.report.anonymous import anonymous, shared
-from bisect_cfg.report.answer import RUNNING, UNFINISHED, Answer, Levels, plain
+from bisect_cfg.report.answer import Answer, Levels, plain
 from bisect_cfg.report.html import STATUS, commands, title_of
 from bisect_cfg.report.lines import as_text, lines_of
 from bisect_cfg.report.recorded import Recorded
@@ -103,7 +103,7 @@ def _is_plain(value: Value) -> bool:
 
 def _failure(answer: Answer, log: list[str]) -> Iterator[str]:
     failure, where = answer.failure, answer.where
-    if log and (failure is not None or answer.status in (RUNNING, UNFINISHED)):
+    if log and (failure is not None or answer.unfinished):
         yield _folded("Last lines of the first run", _block("\n".join(map(_shortened, log))))
     if failure is None:
         return

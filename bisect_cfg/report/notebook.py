@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs, to_builtins
 
-from bisect_cfg.common.configuration import Outcome, Purpose
+from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.words import show
 from bisect_cfg.errors import InputError
@@ -18,7 +18,7 @@ from bisect_cfg.probe.redact import mask
 from bisect_cfg.report import answer as answered
 from bisect_cfg.report import figures
 from bisect_cfg.report.anonymous import anonymous
-from bisect_cfg.report.answer import EMPTY, UNFINISHED, Answer, Trial, of_plain
+from bisect_cfg.report.answer import EMPTY, UNFINISHED, Answer, of_plain
 from bisect_cfg.report.asked import Asked, Wanted, asked_of
 from bisect_cfg.report.factors import Factors, recorded_factors
 from bisect_cfg.report.figures import COLOURS, FAIL, PASS
@@ -258,7 +258,7 @@ def loaded(recorded: Recorded, asks: Asks | None = None) -> StudyReport:
         answer.reproduction.rate,
         (interval[0], interval[1]) if interval else None,
         answer.notes,
-        tuple(map(_row, over)) if recorded.folder is None else (),
+        tuple(TrialRow.of_record(structs.asdict(trial)) for trial in over) if recorded.folder is None else (),
         seconds=answer.seconds or 0.0,
         recommendation=to_builtins(found),
         message=failure.message if failure is not None else "",
@@ -303,22 +303,6 @@ def of_storage(address: str, name: str | None = None) -> StudyReport:
     note = "This study has no answer yet: the same Bisection(...).run() goes on where it was."
     answer = of_plain(known) if known else Answer(UNFINISHED if rows else EMPTY, notes=(note,))
     return loaded(Recorded(None, structs.replace(answer, trials=of_rows(rows))))
-
-
-def _row(trial: Trial) -> TrialRow:
-    purpose, run = Purpose.read(trial.purpose)
-    return TrialRow(
-        trial.number,
-        Outcome(trial.outcome),
-        trial.signature,
-        trial.seconds or 0.0,
-        trial.step,
-        purpose,
-        run,
-        trial.reason,
-        tuple(filter(None, trial.companions.split(", "))),
-        trial.values,
-    )
 
 
 def _cause(known: answered.Cause) -> Cause:

@@ -24,7 +24,7 @@ from bisect_cfg.report.answer import (
     Unplaced,
 )
 from bisect_cfg.report.findings import Findings
-from bisect_cfg.rewrite.edits import edits_for, places_of
+from bisect_cfg.rewrite.edits import edits_for
 from bisect_cfg.rewrite.safe_config import TITLE, diff_of_values, safe_config
 from bisect_cfg.store.causes import Cause, Claim
 from bisect_cfg.targets.command import CommandTarget
@@ -106,8 +106,8 @@ def write_safe_config(found: Findings, recommended: Recommendation | None) -> No
 
 def _safe_config(found: Findings, recommended: Recommendation) -> str:
     """The user's own YAML file with the changes, if one configured the run; else the training config as YAML."""
-    places, changes = places_of(found.script, found.settings, found.bad_run), _plain(recommended.changes)
-    return safe_config(places, changes, edits_for(places, changes), title_of(recommended))
+    changes = _plain(recommended.changes)
+    return safe_config(found.places, changes, edits_for(found.places, changes), title_of(recommended))
 
 
 def _unverified(found: Findings) -> FoundRemedy | None:
@@ -202,7 +202,7 @@ def _unsettled(safe: Safe) -> list[str]:
 def _places(found: Findings, changes: Changes) -> JsonObject:
     """The fields of `Recommendation` that say where to make the changes in the user's files and command."""
     plain = _plain(changes)
-    edits = edits_for(places_of(found.script, found.settings, found.bad_run), plain)
+    edits = edits_for(found.places, plain)
     known = edits.to_json()
     if not isinstance(found.script, CommandTarget) and (edits.unplaced or not known["diff"]):
         lines = diff_of_values(found.settings, plain).splitlines(keepends=True)

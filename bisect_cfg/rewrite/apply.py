@@ -19,6 +19,7 @@ from bisect_cfg.common.configuration import Value
 from bisect_cfg.common.files import load_json, read_text
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.name import Name
+from bisect_cfg.common.words import short_path
 from bisect_cfg.errors import InputError
 from bisect_cfg.rewrite.edits import hash_of
 from bisect_cfg.rewrite.spans import plain, same, splice
@@ -130,7 +131,7 @@ def apply(
     if not agree():
         say("Nothing was written.")
         return 1
-    paths = ", ".join(_short(one.path) for one in new)
+    paths = ", ".join(short_path(one.path) for one in new)
     with _written(new):
         built: Built = {}
         if found.get("training", 1) == 1:  # a later training of the script begins when those before it are over
@@ -197,11 +198,7 @@ def stale_comments(edit: JsonObject, changes: Mapping[str, Mapping[str, Value]])
 
 def _where(edit: JsonObject) -> str:
     cell = "" if edit["cell"] is None else f", cell {edit['cell']}, line {edit['line']}"
-    return f"{_short(edit['file'])}{cell or ':' + str(edit['line'])}"
-
-
-def _short(path: str) -> str:
-    return path.removeprefix(os.path.join(os.getcwd(), ""))
+    return f"{short_path(edit['file'])}{cell or ':' + str(edit['line'])}"
 
 
 # ---------------------------------------------------------------------------------------------------------- on the disk

@@ -343,8 +343,6 @@ def _surroundings(dice: random.Random, case: Case) -> None:
         case.options += ["--start", dice.choice(("config", "imports", "imports", "cold"))]
     if dice.random() < 0.2:
         case.options += ["--confirm", dice.choice(("1", "2", "5"))]
-    if dice.random() < 0.1:
-        case.options += ["--prior", "flat"]
     if dice.random() < 0.3:
         case.environment.update(
             dice.choice(

@@ -28,6 +28,7 @@ def claim(*trials: int, subset: tuple[str, ...] | None = (), runs: int = 0, note
 def cause(names: str, passes_without: Mapping[str, Claim], text: str = DIES, **more: Any) -> Cause:
     """A cause that failed in trial 2, and in whatever else `fails` says."""
     parameters = {name: Levels(GOOD.get(name), BAD.get(name)) for name in names.split()}
+    more.setdefault("watched", 24)
     fails = more.pop("fails", claim(2, subset=tuple(parameters)))
     return Cause(parameters, its.Evidence(fails, dict(passes_without)), text=text, **more)
 
@@ -179,7 +180,8 @@ CASES: dict[str, Answer] = {
         "This study has no answer: it ended before its time, with 13 trials done.",)}),
     "function": replace(
         ONE, where=None, simulated="", warnings=(), recommendation=None, target=its.Target(), horizon=None,
-        trials=trials(5, start=None), causes=(cause("bf16", {"bf16": claim(1)}, "fails: ValueError: no good at 7"),),
+        trials=trials(5, start=None),
+        causes=(cause("bf16", {"bf16": claim(1)}, "fails: ValueError: no good at 7", watched=None),),
         corrections=(its.Correction(("bf16",), claim(3)),),
     ),
     "command": replace(
