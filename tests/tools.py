@@ -88,6 +88,13 @@ class Tool:
             raise
         return Said(process.returncode, out, err)
 
+    def bisect(self, *arguments: object, study: str = "s", status: int = 0, **options: Any) -> Studied:
+        """Bisect to the end, with this exit status; nothing is left running."""
+        said = self("bisect", "--study", study, *arguments, **options)
+        assert said.status == status, said.all
+        self.assert_nothing_left()
+        return Studied(self.folder / study, said)
+
     def left(self) -> list[psutil.Process]:
         """Living processes that descend from a start of this tool."""
         found = []
@@ -104,6 +111,50 @@ class Tool:
         while self.left() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert [process.cmdline() for process in self.left()] == []
+
+
+QUICK = ("--no-recommend", "--no-where")
+"""Options of a bisection of which the causes alone are looked at."""
+
+
+class Studied:
+    """A study folder, and what the command said that was the last to work in it."""
+
+    def __init__(self, folder: Path, said: Said | None = None) -> None:
+        self.folder, self.said = folder, said
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return json.loads((self.folder / "result.json").read_text())
+
+    @property
+    def causes(self) -> list[list[str]]:
+        return [sorted(cause["parameters"]) for cause in self.result["causes"]]
+
+    @property
+    def ended(self) -> dict[str, int]:
+        """Folders of the runs that came to their end, with the time of that: one that is run again has another."""
+        return {path.parent.name: path.stat().st_mtime_ns for path in self.folder.glob("trials/*/ending.json")}
+
+    @property
+    def recorded(self) -> dict[int, tuple]:
+        """What the database has of each trial that is over, by number."""
+        if not (self.folder / "study.db").exists():
+            return {}
+        return {
+            trial.number: (trial.state, trial.value, trial.datetime_complete, trial.user_attrs.get("outcome"))
+            for trials in recorded(f"sqlite:///{self.folder / 'study.db'}").values()
+            for trial in trials
+            if trial.state.is_finished()
+        }
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait for an event that must come."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.01)
 
 
 BY_NAME = {"parameters", "passes_without", "changes", "ranges", "published", "ranks"}

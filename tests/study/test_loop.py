@@ -1,14 +1,16 @@
-"""The loop that isolates and recommends: who is begun, recorded and closed when."""
+"""The loop that isolates and recommends: who is begun, recorded and closed when, and why a limit ends it."""
 
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
 from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.engines.simulated import SimulatedEngine
-from bisect_cfg.study.loop import Action, run_loop
+from bisect_cfg.study.bisection import Bisection
+from bisect_cfg.study.loop import Action, Limits, run_loop
 
 
 class Counting:
@@ -17,10 +19,9 @@ class Counting:
     def __init__(self, last: int, jobs: int, *, enough: int | None = None) -> None:
         self.running: list[int] = []
         self.said: list[tuple[str, int]] = []
-        self.most = 0
+        self.recorded: list[int] = []
         self._next, self._last, self._jobs, self._enough = 0, last, jobs, enough
         self._ended = threading.Event()
-        self.recorded: list[int] = []
 
     def next_action(self) -> int | Action:
         if self._enough is not None and len(self.recorded) >= self._enough:
@@ -31,7 +32,6 @@ class Counting:
             return Action.WAIT if self.running else Action.DONE
         self._next += 1
         self.running.append(self._next)
-        self.most = max(self.most, len(self.running))
         return self._next
 
     def execute(self, begun: int) -> int:
@@ -55,27 +55,18 @@ class Counting:
         self.said.append(("closed", begun))
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_everything_is_recorded_once(jobs: int) -> None:
-    work = Counting(7, jobs)
-    run_loop(work, LocalEngine(work.execute, jobs))
-    assert sorted(work.recorded) == list(range(1, 8)) and work.most == jobs
-    assert work.said == [] and work.running == []
+def test_so_many_run_at_once_and_each_is_recorded_once() -> None:
+    work, together = Counting(9, 3), threading.Barrier(3)
+    work.execute = lambda begun: together.wait(30) * 0 + begun * 10
+    run_loop(work, LocalEngine(work.execute, 3))
+    assert sorted(work.recorded) == list(range(1, 10)) and work.said == [] and work.running == []
 
 
-def test_one_at_a_time_is_in_order_and_in_this_thread() -> None:
-    work = Counting(4, 1)
-    threads = set()
-    work.execute = lambda begun: threads.add(threading.current_thread()) or begun * 10
-    run_loop(work, LocalEngine(work.execute, 1))
-    assert work.recorded == [1, 2, 3, 4] and threads == {threading.current_thread()}
-
-
-def test_simulated_trials_run_in_this_thread_as_if_at_once() -> None:
-    work = Counting(7, 3)
-    threads = set()
-    run_loop(work, SimulatedEngine(lambda begun: threads.add(threading.current_thread()) or begun * 10, 3))
-    assert work.recorded == list(range(1, 8)) and work.most == 3 and threads == {threading.current_thread()}
+@pytest.mark.parametrize(("engine", "jobs"), [(LocalEngine, 1), (SimulatedEngine, 3)])
+def test_one_at_a_time_and_simulated_trials_run_in_this_thread_in_order(engine, jobs: int) -> None:
+    work, threads = Counting(7, jobs), set()
+    run_loop(work, engine(lambda begun: threads.add(threading.current_thread()) or begun * 10, jobs))
+    assert work.recorded == list(range(1, 8)) and threads == {threading.current_thread()}
 
 
 def test_what_runs_when_all_is_known_is_ended_and_closed() -> None:
@@ -87,27 +78,38 @@ def test_what_runs_when_all_is_known_is_ended_and_closed() -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_ctrl_c_closes_what_runs_and_comes_up(jobs: int) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_what_cannot_be_run_or_recorded_is_closed_and_the_error_comes_up(jobs: int, error: type) -> None:
     work = Counting(9, jobs)
 
-    def struck(begun: int) -> int:
+    def struck(begun: int, *came: int) -> int:
         if begun == 3:
-            raise KeyboardInterrupt
-        return begun * 10
+            raise error
+        return begun * 10 if not came else Counting.record(work, begun, *came)
 
-    work.execute = struck
-    with pytest.raises(KeyboardInterrupt):
+    if error is KeyboardInterrupt:
+        work.execute = struck
+    else:  # a full disk
+        work.record = struck
+    with pytest.raises(error):
         run_loop(work, LocalEngine(work.execute, jobs))
     assert ("closed", 3) in work.said and work.running == [] and 3 not in work.recorded
 
 
-def test_a_result_that_cannot_be_recorded_is_closed() -> None:
-    work = Counting(9, 1)
-
-    def full(begun: int, came: int) -> None:
-        raise OSError("no space left")
-
-    work.record = full
-    with pytest.raises(OSError, match="no space"):
-        run_loop(work, LocalEngine(work.execute, 1))
-    assert ("closed", 1) in work.said
+@pytest.mark.parametrize(
+    ("limits", "done", "said"),
+    [
+        (Limits(), 1000, ""),
+        (Limits(2, flags=True), 1, ""),
+        (Limits(1, flags=True), 1, "Stopped after 1 trial, as --max-trials asks."),
+        (Limits(2), 3, "Stopped after 3 trials, as max_trials asks."),
+        (Limits(None, time.monotonic() - 1, flags=True), 1, "Stopped when the time was up, as --max-seconds asks."),
+        (Limits(None, time.monotonic() - 1), 1, "Stopped when the time was up, as max_seconds asks."),
+        (Limits(None, time.monotonic() + 3600), 1, ""),
+    ],
+)
+def test_why_it_stops_in_the_words_of_whoever_has_set_the_limit(limits: Limits, done: int, said: str) -> None:
+    assert limits.spent(done) == said
+    if limits.max_trials == 1:
+        report = Bisection({"a": 0}, {"a": 1}, lambda c: not c["a"], isolation="none", limits=limits).run()
+        assert report.notes[-1] == said
