@@ -163,7 +163,9 @@ def _death(traces: Traces, folder: Path, log: Path, ending: Ending) -> _Death:
         return refused
     begun, rows = traces.begun is not None, traces.metrics.rows
     well = begun and traces.completed is not None  # no failure, whatever comes after the last training
-    raised = None if well else traces.event(Raised)
+    raised, end = traces.event(Raised), traces.event(TrainEnd)
+    if well or (raised is not None and end is not None and not raised.final):  # one that the script only showed
+        raised = None
     weights = traces.event(NonFiniteParameters)
     if weights is not None:
         after = f"{raised.type}: {_line(raised.message)}" if raised else ""
@@ -176,7 +178,7 @@ def _death(traces: Traces, folder: Path, log: Path, ending: Ending) -> _Death:
         frames = [(path, function) for path, _, function in raised.frames]
         found = signatures.from_exception(raised.type, raised.message, frames, log)
         return _Death(found, f"{raised.type}: {_line(raised.message)}")
-    end = TrainEnd(len(rows)) if well else traces.event(TrainEnd)
+    end = TrainEnd(len(rows)) if well else end
     if end is not None:
         if end.steps == 0 and not rows:
             return _Death(Signature("no-steps"), "training ended without a single optimizer step")
