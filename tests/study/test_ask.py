@@ -46,14 +46,14 @@ def test_values_and_subsets_are_run_and_stand_beside_the_others(tmp_path) -> Non
     between = report.ask({"lr": 5e-4, "beta": 0.3})
     assert (between.outcome, between.signature) == (Outcome.FAIL, report.signature) and not between.note
     assert between.values == {**{name: BAD[name] for name in ("bf16", "clip")}, "lr": 5e-4, "beta": 0.3}
-    assert report.ask({"args.lr": np.float32(5e-5), "beta": np.int64(0)}).outcome is Outcome.PASS
+    assert report.ask({"args.lr": 5e-5}).outcome is Outcome.PASS
     alone = report.ask("lr")
     assert alone.outcome is Outcome.PASS and alone.values == {"lr": 1e-3, "bf16": False, "clip": 1.0, "beta": 0.0}
     assert report.ask(["lr", "clip"]).outcome is Outcome.FAIL and report.ask(()).outcome is Outcome.PASS
     asked = report.trials.iloc[before:]
     assert list(asked["purpose"]) == ["asked"] * 5 and list(asked["number"]) == list(range(before, before + 5))
     assert list(asked["tested"])[::2] == ["lr: 0.0005, beta: 0.3", "only lr", "the good configuration"]
-    assert list(asked["lr"]) == pytest.approx([5e-4, 5e-5, 1e-3, 1e-3, 1e-6])
+    assert list(asked["lr"]) == [5e-4, 5e-5, 1e-3, 1e-3, 1e-6]
     page = between._repr_html_()
     assert "lr: 0.0005, beta: 0.3" in page and "the good configuration" in page and str(between).startswith("Trial")
     assert len(report.plot_matrix().data[0].x) == before + 5
@@ -62,8 +62,9 @@ def test_values_and_subsets_are_run_and_stand_beside_the_others(tmp_path) -> Non
     for again in (bisection.run(), other.run()):
         assert [c.parameters for c in again.causes] == [("clip", "lr")] and again.complete
         assert len(again.trials) == before + 5 and list(again.trials["lr"])[-2:] == [1e-3, 1e-6]
+    assert report.ask({"lr": np.float32(1e-5), "beta": np.int64(0)}).outcome is Outcome.PASS
     kept = pickle.loads(pickle.dumps(report))
-    assert len(kept.trials) == before + 5
+    assert len(kept.trials) == before + 6
     with pytest.raises(InputError, match="cannot run a trial"):
         kept.ask("lr")
 

@@ -2,108 +2,69 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from pathlib import Path
 
 import pytest
-from tools import asked, slow
+from tools import Studied, asked, slow
 from toys import script
 
-SIGFPE = """
-    args = GRPOConfig(output_dir="out", learning_rate=3e-4, weight_decay=0.1, bf16=True)
-    def step(number):
-        if args.bf16 and number == 3:
-            os.kill(os.getpid(), signal.SIGFPE)
-    GRPOTrainer(args, step).train()
-"""
-
-RAISES = """
-    args = GRPOConfig(output_dir="out", learning_rate=3e-4, weight_decay=0.1, bf16=True)
-    def step(number):
-        if args.bf16 and number == 2:
-            raise RuntimeError(f"step {number} met something odd")
-    GRPOTrainer(args, step).train()
-"""
-
-SHY = RAISES.replace("if args.bf16", "if 'CUDA_LAUNCH_BLOCKING' not in os.environ and args.bf16")
-
-HANGS = """
+SCRIPT = """
     import time
-    args = GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True)
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4, weight_decay=0.1, bf16=True)
     def step(number):
-        if args.bf16 and number == 2:
-            time.sleep(60)
+        if args.bf16 and number == 3: {}
     GRPOTrainer(args, step).train()
 """
 
+SIGNAL = "os.kill(os.getpid(), signal.SIGFPE)"
+RAISES = "raise RuntimeError(f'step {number} met something odd')"
+SHY = "'CUDA_LAUNCH_BLOCKING' not in os.environ and 1 / 0"
+HANGS = "time.sleep(60)"
 
-def result(folder: Path) -> dict:
-    return json.loads((folder / "s/result.json").read_text())
+
+def bisected(tool, fails: str, *options: object) -> Studied:
+    script(tool.folder, SCRIPT.format(fails))
+    return tool.bisect("train.py", "--confirm", "1", *options)
 
 
-def test_a_fatal_signal(tool):
-    path = script(tool.folder, SIGFPE)
-    said = tool("bisect", "train.py", "--study", "s", "--confirm", "1")
-    assert said.status == 0, said.all
-    place = result(tool.folder)["where"]
-    line = next(number for number, text in enumerate(path.read_text().split("\n"), 1) if "os.kill" in text)
-    assert place["same_failure"] and place["line"] == f"train.py:{line} in step" and place["step"] == 3
-    assert f"Where   step 3: train.py:{line} in step" in said.out
-    if shutil.which("gdb"):
+@pytest.mark.parametrize("gdb", [True, False])
+def test_a_fatal_signal(tool, gdb):
+    if not gdb:
+        tool.environment["PATH"] = str(tool.folder)
+    study = bisected(tool, SIGNAL)
+    place = study.result["where"]
+    assert place["same_failure"] and (place["line"], place["step"]) == ("train.py:8 in step", 3)
+    assert "Where   step 3: train.py:8 in step" in study.said.out
+    if gdb and shutil.which("gdb"):
         assert any("os_kill" in name or "python" in name for name in place["native_frames"]), place
-    tool.assert_nothing_left()
+    assert gdb or place["native"] == ""
 
 
-def test_without_gdb_the_python_line_is_left(tool, monkeypatch):
-    script(tool.folder, SIGFPE)
-    tool.environment["PATH"] = str(tool.folder)
-    said = tool("bisect", "train.py", "--study", "s", "--confirm", "1")
-    place = result(tool.folder)["where"]
-    assert said.status == 0 and place["line"].endswith("in step") and place["native"] == ""
-
-
-def test_an_exception(tool):
-    script(tool.folder, RAISES)
-    said = tool("bisect", "train.py", "--study", "s", "--confirm", "1")
-    place = result(tool.folder)["where"]
-    assert said.status == 0 and place["same_failure"]
-    assert place["line"].startswith("train.py:") and place["text"] == "RuntimeError"
+@pytest.mark.parametrize("start", ["config", slow("imports"), "cold"])
+def test_an_exception_from_every_start(tool, start):
+    place = bisected(tool, RAISES, "--start", start).result["where"]
+    assert place["same_failure"] and (place["line"], place["text"]) == ("train.py:8 in step", "RuntimeError")
 
 
 def test_a_failure_that_hides_from_the_instruments(tool):
-    script(tool.folder, SHY)
-    said = tool("bisect", "train.py", "--study", "s", "--confirm", "1")
-    assert said.status == 0 and "CAUSE   bf16 = True" in said.out
-    place = result(tool.folder)["where"]
-    assert not place["same_failure"] and place["line"] == ""
-    assert "With the instruments on, the run passes" in said.out
+    study = bisected(tool, SHY)
+    place = study.result["where"]
+    assert study.causes == [["bf16"]] and not place["same_failure"] and place["line"] == ""
+    assert "With the instruments on, the run passes" in study.said.out
 
 
 def test_a_hang_is_not_waited_for_again(tool):
-    script(tool.folder, HANGS)
-    said = tool("bisect", "train.py", "--study", "s", "--confirm", "1", "--trial-timeout", "1")
-    assert said.status == 0, said.all
-    place = result(tool.folder)["where"]
-    assert place["folder"] == "0" and place["line"].startswith("train.py:") and place["line"].endswith("in step")
-    assert "where" not in asked(tool.folder / "s")
+    study = bisected(tool, HANGS, "--trial-timeout", "1")
+    place = study.result["where"]
+    assert (place["folder"], place["line"]) == ("0", "train.py:8 in step")
+    assert "where" not in asked(study.folder)
 
 
-@pytest.mark.parametrize("start", [slow("imports"), "cold"])
-def test_every_start(tool, start):
-    script(tool.folder, RAISES)
-    assert tool("bisect", "train.py", "--study", "s", "--confirm", "1", "--start", start).status == 0
-    assert result(tool.folder)["where"]["same_failure"]
-
-
-def test_it_can_be_left_out_and_run_later(tool):
-    script(tool.folder, RAISES)
-    said = tool("bisect", "train.py", "--study", "s", "--confirm", "1", "--no-where")
-    assert said.status == 0 and "Where" not in said.out and result(tool.folder)["where"] is None
-    trials = result(tool.folder)["trials"]
-    again = tool("bisect", "train.py", "--study", "s", "--confirm", "1")
-    assert again.status == 0 and "Where" in again.out and result(tool.folder)["trials"] == trials
-    ending = asked(tool.folder / "s")["where"] / "ending.json"
-    before = ending.stat().st_mtime_ns
-    assert tool("bisect", "train.py", "--study", "s", "--confirm", "1").status == 0
-    assert ending.stat().st_mtime_ns == before  # what was found is kept
+def test_it_can_be_left_out_and_run_later_once(tool):
+    study = bisected(tool, RAISES, "--no-where")
+    assert "Where" not in study.said.out and study.result["where"] is None
+    trials, ended = study.result["trials"], study.ended
+    again = bisected(tool, RAISES)
+    assert "Where" in again.said.out and again.result["trials"] == trials
+    assert again.ended.keys() - ended.keys() == {asked(study.folder)["where"].name}
+    assert bisected(tool, RAISES).ended == again.ended

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tools import assert_clear, wheel
+from tools import QUICK, Studied, assert_clear, wheel
 from toys import script
 
 from bisect_cfg.options import Options
@@ -43,71 +43,56 @@ def made(tool):
     wheels, lines = tool.folder / "wheels", {}
     wheels.mkdir()
     for version in NEED:
-        lines[version] = [
-            wheel(wheels, name, version, requires=NEED[version] if name == "p3" else ()) for name in NAMES
-        ]
+        needs = {"p3": NEED[version]}
+        lines[version] = [wheel(wheels, name, version, requires=needs.get(name, ())) for name in NAMES]
     tool.python = Environments(tool.folder / "own", sys.executable).of(lines["2.0"]).python
+    tool.older = "@ " + (wheels / "p5-1.0-py3-none-any.whl").as_uri()
     (tool.folder / "good.txt").write_text("\n".join(lines["1.0"]))
     script(tool.folder, SCRIPT)
     return tool
 
 
-def bisected(tool, *options: object, status: int = 0) -> dict:
-    words = ("bisect", "train.py", "--python", tool.python, "--study", "studies/s", "--no-recommend", "--no-where")
-    said = tool(*words, *options)
-    assert said.status == status, said.all
-    tool.assert_nothing_left()
-    return json.loads((tool.folder / "studies" / "s" / "result.json").read_text())
+def bisected(tool, *options: object) -> Studied:
+    return tool.bisect("train.py", "--python", tool.python, *QUICK, *options, study="studies/s")
 
 
-def environments(tool) -> set[Path]:
-    return {path for path in (tool.folder / "studies" / "environments").iterdir() if path.is_dir()}
+def environments(tool) -> dict[Path, int]:
+    folders = (tool.folder / "studies" / "environments").iterdir()
+    return {path: path.stat().st_ino for path in folders if path.is_dir()}
 
 
 @pytest.mark.slow
 def test_eight_that_differ_one_guilty_two_that_need_each_other(made):
-    result = bisected(made, "--good-packages", "good.txt")
-    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "packages.p5"]]
-    assert result["causes"][0]["parameters"]["packages.p5"] == {"good": "1.0", "bad": "2.0"}
-    assert result["complete"]
-    configurations = [
-        json.loads(path.read_text()) for path in (made.folder / "studies" / "s" / "trials").glob("*/configuration.json")
-    ]
-    packages = {tuple(one[f"packages.{name}"] for name in NAMES) for one in configurations if "packages.p0" in one}
+    study = bisected(made, "--good-packages", "good.txt")
+    assert study.causes == [["bf16", "packages.p5"]] and study.result["complete"]
+    assert study.result["causes"][0]["parameters"]["packages.p5"] == {"good": "1.0", "bad": "2.0"}
+    ran = [json.loads(path.read_text()) for path in study.folder.glob("trials/*/configuration.json")]
+    packages = {tuple(one[f"packages.{name}"] for name in NAMES) for one in ran if "packages.p0" in one}
     assert all(one[3] == one[4] for one in packages)  # nothing was launched that cannot be
-    assert len(environments(made)) == len(packages) > 2
-    assert result["trials"] and {trial["outcome"] for trial in result["trials"]} == {"pass", "fail"}
-    before = {path: path.stat().st_ino for path in environments(made)}
-    assert bisected(made, "--good-packages", "good.txt")["causes"] == result["causes"]  # resumed: nothing is built
-    assert {path: path.stat().st_ino for path in environments(made)} == before
+    assert {trial["outcome"] for trial in study.result["trials"]} == {"pass", "fail"}
+    before = environments(made)
+    assert len(before) == len(packages) > 2
+    assert bisected(made, "--good-packages", "good.txt").causes == study.causes  # resumed: nothing is built
+    assert environments(made) == before
 
 
 def test_a_single_one(made):
-    result = bisected(made, "--good", "packages.p5=@ " + (made.folder / "wheels/p5-1.0-py3-none-any.whl").as_uri())
-    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "packages.p5"]]
-    command = (
-        made.folder
-        / "studies"
-        / "s"
-        / "trials"
-        / str(result["causes"][0]["evidence"]["fails"]["trials"][-1])
-        / "command.sh"
-    )
-    done = subprocess.run(["sh", command], cwd=made.folder, env=made.environment, capture_output=True, text=True)
+    study = bisected(made, "--good", f"packages.p5={made.older}")
+    assert study.causes == [["bf16", "packages.p5"]]
+    failing = study.result["causes"][0]["evidence"]["fails"]["trials"][-1]
+    command = ["sh", study.folder / "trials" / str(failing) / "command.sh"]
+    done = subprocess.run(command, cwd=made.folder, env=made.environment, capture_output=True, text=True)
     assert done.returncode in (-8, 136), done.stderr
     said = made("recommend", "studies/s", "--python", made.python, "--verify-seeds", 1)
-    recommended = json.loads((made.folder / "studies" / "s" / "result.json").read_text())["recommendation"]
-    assert said.status == 0 and recommended["verified"], said.all
-
-
-def test_versions_that_cannot_be_had_or_do_not_fit_are_said(made):
-    options = ("--python", made.python, "--study", "studies/s")
-    said = made("bisect", "train.py", *options, "--good", "packages.p5=@ file:///nowhere/p5-1.0-py3-none-any.whl")
-    assert_clear(said, "The good environment cannot be built", "uv says", "p5")
-    said = made("bisect", "train.py", *options, "--good", "packages.p5=newest")
-    assert_clear(said, "newest is not a version")
-    said = made("bisect", "train.py", *options, "--good-packages", "missing.txt")
-    assert_clear(said, "missing.txt cannot be read")
+    assert said.status == 0 and study.result["recommendation"]["verified"], said.all
+    for options, told in (
+        (("--good", "packages.p5=@ file:///nowhere/p5-1.0-py3-none-any.whl"),
+         ("The good environment cannot be built", "uv says", "p5")),
+        (("--good", "packages.p5=newest"), ("newest is not a version",)),
+        (("--good-packages", "missing.txt"), ("missing.txt cannot be read",)),
+    ):  # fmt: skip
+        said = made("bisect", "train.py", "--python", made.python, "--study", "studies/other", *options)
+        assert_clear(said, *told)
 
 
 @pytest.mark.slow
@@ -122,26 +107,15 @@ def test_a_known_cure_that_is_a_version_is_tried(tool):
     smi.write_text('#!/bin/sh\necho "NVIDIA H20, 97871, 535.161.08, 9.0"\n')
     smi.chmod(0o755)
     tool.environment |= {"PATH": f"{smi.parent}:/usr/bin:/bin", "UV_FIND_LINKS": str(wheels), "UV_NO_INDEX": "1"}
-    text = """
-        from importlib.metadata import version
-        args = GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True)
-        def step(number):
-            if args.bf16 and version("nvidia-cublas-cu12") < "12.3" and number == 3:
-                os.kill(os.getpid(), signal.SIGFPE)
-            return {"loss": 0.5, "reward": 0.1, "reward_std": 0.3, "entropy": 2.0, "grad_norm": 1.0}
-        GRPOTrainer(args, step).train()
-    """
-    script(tool.folder, text)
-    words = ("bisect", "train.py", "--python", python, "--no-where", "--verify-seeds", 1)
+    text = SCRIPT[SCRIPT.index("    args") :].replace('p5.version == "2.0"', 'version("nvidia-cublas-cu12") < "12.3"')
+    script(tool.folder, f"    from importlib.metadata import version\n{text}")
     for options, recommended in (((), "packages.nvidia-cublas-cu12"), (("--no-environments",), "bf16")):
-        said = tool(*words, "--study", f"studies/{recommended}", *options)
-        assert said.status == 0, said.all
-        tool.assert_nothing_left()
-        result = json.loads((tool.folder / "studies" / recommended / "result.json").read_text())
-        assert [list(cause["parameters"]) for cause in result["causes"]] == [["bf16"]]
-        assert result["known_issue"]["id"] == "h20-cublas-sigfpe"
-        assert list(result["recommendation"]["changes"]) == [recommended] and result["recommendation"]["verified"]
-        assert ("First  " in said.out) is (recommended == "bf16")
+        words = ("train.py", "--python", python, "--no-where", "--verify-seeds", 1, *options)
+        study = tool.bisect(*words, study=f"studies/{recommended}")
+        assert study.causes == [["bf16"]] and study.result["known_issue"]["id"] == "h20-cublas-sigfpe"
+        found = study.result["recommendation"]
+        assert list(found["changes"]) == [recommended] and found["verified"]
+        assert ("First  " in study.said.out) is (recommended == "bf16")
 
 
 def test_what_is_installed_is_asked_once_in_a_pass(monkeypatch, tmp_path) -> None:
@@ -178,47 +152,35 @@ def test_packages_of_any_command(made):
     (made.folder / "run.sh").write_text('exec python prog.py "$@"\n')
     sides = ("--good-packages", "good.txt", "--good", "fast=false", "--no-recommend")
     value = "two words; $HOME 'é'"
-    for number, (options, words) in enumerate([
-        (("--python", made.python), ("sh", "run.sh")),
-        ((), (made.python, "-u", "prog.py")),
-    ]):  # fmt: skip
-        said = made("bisect", *sides, *options, "--study", f"studies/{number}", "--", *words, "--fast", "--text", value)
-        assert said.status == 0, said.all
-        made.assert_nothing_left()
-        result = json.loads((made.folder / f"studies/{number}/result.json").read_text())
-        assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["fast", "packages.p5"]]
-        assert result["complete"] and 2 < result["environments"]["used"] <= len(environments(made))
-        assert value in (made.folder / f"studies/{number}/trials/0/log.txt").read_text()
-        assert "pip install" in said.out and "Ran in" in said.out
-        assert (
-            "# Besides, where you train: pip install"
-            in (made.folder / f"studies/{number}/safe_config.yaml").read_text()
-        )
-    assert result["environments"]["built"] < result["environments"]["used"], "the studies share them"
-    again = made("bisect", *sides, *options, "--study", "studies/1", "--", *words, "--fast", "--text", value)
-    assert again.status == 0 and len(json.loads((made.folder / "studies/1/result.json").read_text())["trials"]) == len(
-        result["trials"]
-    )
+    for number, words in enumerate((("--python", made.python, "--", "sh", "run.sh"), ("--", made.python, "prog.py"))):
+        words = (*sides, *words, "--fast", "--text", value)
+        study = made.bisect(*words, study=f"studies/{number}")
+        assert study.causes == [["fast", "packages.p5"]] and study.result["complete"]
+        assert 2 < study.result["environments"]["used"] <= len(environments(made))
+        assert value in (study.folder / "trials/0/log.txt").read_text()
+        advice = "# Besides, where you train: pip install"
+        assert "Ran in" in study.said.out and advice in (study.folder / "safe_config.yaml").read_text()
+    assert study.result["environments"]["built"] < study.result["environments"]["used"], "the studies share them"
+    count = len(study.result["trials"])
+    assert len(made.bisect(*words, study="studies/1").result["trials"]) == count
     assert_clear(made("bisect", *sides, "--", "sh", "run.sh", "--fast"), "Which Python `sh` runs", "--python")
-    wheel_of = (made.folder / "wheels/p5-1.0-py3-none-any.whl").as_uri()
-    for options, cause in (
-        (("--good-packages", "good.txt", "--only", "packages.p5", "--jobs", 2), ["packages.p5"]),  # others as they are
-        (("--good", "fast=false", "--pin", f"packages.p5=@ {wheel_of}"), None),  # cured by the pin
+    for options, causes, status in (
+        (("--good-packages", "good.txt", "--only", "packages.p5", "--jobs", 2), [["packages.p5"]], 0),
+        (("--good", "fast=false", "--pin", f"packages.p5={made.older}"), [], 1),  # cured by the pin
     ):
-        options = ("--no-recommend", "--restart", "--study", "studies/3", *options)
-        said = made("bisect", *options, "--", made.python, "prog.py", "--fast")
-        result = json.loads((made.folder / "studies/3/result.json").read_text())
-        assert [sorted(one["parameters"]) for one in result["causes"]] == ([cause] if cause else []), said.all
+        command = ("--no-recommend", "--restart", *options, "--", made.python, "prog.py", "--fast")
+        assert made.bisect(*command, study="studies/3", status=status).causes == causes
 
 
 def test_a_script_that_dies_of_its_imports(made):
     """The commonest failure after an update comes before anything is configured."""
     script(made.folder, "import p5\nif p5.version == '2.0': raise ImportError('no such name')\n" + "print('ok')\n")
-    result = bisected(made, "--good-packages", "good.txt", "--good", "learning_rate=1e-6")
-    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["packages.p5"]]
-    assert any("ends before it builds a training config" in note for note in result["notes"])
-    resumed = bisected(made, "--good-packages", "good.txt", "--good", "learning_rate=1e-6")
-    assert len(resumed["trials"]) == len(result["trials"])
+    study = bisected(made, "--good-packages", "good.txt", "--good", "learning_rate=1e-6")
+    assert study.causes == [["packages.p5"]]
+    assert any("ends before it builds a training config" in note for note in study.result["notes"])
+    count = len(study.result["trials"])
+    again = bisected(made, "--good-packages", "good.txt", "--good", "learning_rate=1e-6")
+    assert len(again.result["trials"]) == count
 
 
 def test_an_environment_that_cannot_be_built_anew_the_same(made):
@@ -227,6 +189,6 @@ def test_an_environment_that_cannot_be_built_anew_the_same(made):
     found.unlink()  # a hard link into uv's cache
     found.write_text("version = '2.0'\nbroken = True\n")
     (made.folder / "prog.py").write_text("import p5\nif hasattr(p5, 'broken'): raise SystemExit('error: broken')\n")
-    options = ("--good-packages", "good.txt", "--study", "studies/s")
-    said = made("bisect", *options, "--", made.python, "prog.py")
-    assert said.status == 3 and "built anew with the same versions your configuration passes in 3 of 3 runs" in said.all
+    words = ("--good-packages", "good.txt", "--", made.python, "prog.py")
+    said = made.bisect(*words, study="studies/s", status=3).said
+    assert "built anew with the same versions your configuration passes in 3 of 3 runs" in said.all

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import toys
 from tools import assert_clear
@@ -23,24 +21,10 @@ TRAIN = """
 """
 """A function that trains for twelve steps, of which beta with a lowered temperature does not survive the third."""
 
-BOOM = """
-    def boom(step):
-        if step == 3 and args.beta and args.temperature < 1:
-            raise RuntimeError("boom")
-"""
-
 LOOP = """
     for number, beta in enumerate((0.0, 0.2, 0.3, 0.0)):
         train(number, beta=beta, temperature=0.9)
     open("done", "w").write("what comes after the last training")
-"""
-
-WARM_UP = """
-    def real():
-        train(2, beta=0.2, temperature=0.9, max_grad_norm=0.5)
-
-    train(1, beta=0.2, max_grad_norm=2.0)
-    real()
 """
 
 SILENT = """
@@ -49,16 +33,16 @@ SILENT = """
     train(3, adam_beta2=0.5, max_grad_norm=2.0)
 """
 
-PREPARED = (
-    BOOM
-    + """
+PREPARED = """
+    def boom(step):
+        if step == 3 and args.beta and args.temperature < 1:
+            raise RuntimeError("boom")
     configs = [GRPOConfig(output_dir="out", learning_rate=1e-4, beta=beta, temperature=0.9) for beta in (0.0, 0.2)]
     for args in configs:
         trainer = GRPOTrainer(args, boom)
         trainer.steps = 12
         trainer.train()
 """
-)
 
 IN_THE_CONSTRUCTOR = """
     class Trainer(GRPOTrainer):
@@ -71,12 +55,12 @@ IN_THE_CONSTRUCTOR = """
     for beta in (0.0, 0.2):
         Trainer(GRPOConfig(output_dir="out", learning_rate=1e-4, beta=beta, temperature=0.9)).train()
 """
-AFTER_ANOTHER_KIND = """
+
+STAGE = """
     from transformers.training_args import TrainingArguments
     trainer = GRPOTrainer(TrainingArguments(output_dir="out", learning_rate=1e-3))
-    trainer.steps = 300  # a stage: it is not cut off
+    trainer.steps = 300  # it is not cut off
     trainer.train()
-    [train(2, beta=0.2, temperature=0.9)]
 """
 
 ANOTHER_KIND = """
@@ -87,53 +71,36 @@ ANOTHER_KIND = """
 """
 
 
-def studied(tool, text: str, *options: object) -> dict:
-    """What the first run was about."""
-    path = toys.script(tool.folder, TRAIN + text)
-    said = tool("bisect", path, "--study", "s", "--max-trials", 1, *options)
-    assert said.status == 3, said.all
-    return json.loads((tool.folder / "s" / "result.json").read_text())
-
-
 @pytest.mark.parametrize(
     ("text", "step", "config", "options"),
     [
         (LOOP, 3, "GRPOConfig", ["--training", 2]),
-        (WARM_UP, 3, "GRPOConfig", ["--training", 2]),
         (SILENT, 8, "GRPOConfig", ["--training", 2]),
         (PREPARED, 3, "GRPOConfig", ["--training", 2]),
         (IN_THE_CONSTRUCTOR, 0, "GRPOConfig", ["--training", 2]),
-        (AFTER_ANOTHER_KIND, 3, "GRPOConfig", []),  # found by itself: the one before is a stage
+        (STAGE + "    [train(2, beta=0.2, temperature=0.9)]\n", 3, "GRPOConfig", []),  # found by itself
         (ANOTHER_KIND, 3, "TrainingArguments", ["--training", 2]),
     ],
-    ids=["loop", "warm-up", "silent", "prepared before", "constructor", "another kind", "another kind fails"],
+    ids=["loop", "silent", "prepared before", "constructor", "another kind", "another kind fails"],
 )
 def test_the_training_that_is_studied(tool, text, step, config, options):
-    result = studied(tool, text, *options)
+    toys.script(tool.folder, TRAIN + text)
+    result = tool.bisect("train.py", "--max-trials", 1, *options, status=3).result
     assert result["failure"]["step"] == step
     assert (result["target"]["training"], result["target"]["config"]) == (2, config)
     assert any("training 2 of the script" in note for note in result["notes"])
 
 
-def test_a_training_is_chosen_by_its_number(tool):
-    assert studied(tool, SILENT, "--training", 3)["target"]["training"] == 3
-    assert (tool.folder / "ran").read_text().split() == ["1", "2"] * 2  # and in the process that trials are forked from
-
-
 def test_those_before_it_run_as_they_are_and_what_they_leave_is_kept(tool):
-    path, study = toys.script(tool.folder, TRAIN + LOOP), tool.folder / "s"
-    command = ["bisect", path, "--study", study, "--no-recommend", "--training", 2]
-    said = tool(*command)
-    assert said.status == 0, said.all
-    result = json.loads((study / "result.json").read_text())
-    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "temperature"]]
+    toys.script(tool.folder, TRAIN + LOOP)
+    study = tool.bisect("train.py", "--no-recommend", "--training", 2)
+    result, ended = study.result, study.ended
+    assert study.causes == [["beta", "temperature"]]
     assert result["complete"] and result["where"]["same_failure"] and result["start"] == "config"
     # It trained in the first run, and in the process that trials are forked from; not in each of them.
     assert (tool.folder / "ran").read_text().split() == ["0", "0"]
     assert not (tool.folder / "done").exists()
-    ended = {path: path.stat().st_mtime_ns for path in study.glob("trials/*/ending.json")}
-    assert tool(*command).status == 0
-    assert {path: path.stat().st_mtime_ns for path in study.glob("trials/*/ending.json")} == ended
+    assert tool.bisect("train.py", "--no-recommend", "--training", 2).ended == ended
 
 
 @pytest.mark.parametrize(
@@ -145,13 +112,12 @@ def test_a_number_that_there_is_not(tool, text, said):
 
 
 def test_where_the_first_ends_well(tool):
-    said = tool("bisect", toys.script(tool.folder, TRAIN + LOOP), "--study", "s")
-    assert said.status == 1 and "--training 2" in said.all, said.all
+    toys.script(tool.folder, TRAIN + LOOP)
+    assert "--training 2" in tool.bisect("train.py", status=1).said.all
     assert not (tool.folder / "ran").exists()  # nothing of the script runs after it
 
 
 @pytest.mark.parametrize("error", ["GRPOConfig(output_dir='o', gone=1)", "{}['solution']"])
 def test_what_dies_after_a_stage_is_no_healthy_run(tool, error):
-    stage, _, _ = AFTER_ANOTHER_KIND.partition("    [train")
-    told = tool("bisect", toys.script(tool.folder, f"{stage}    {error}\n"), "--study", "s")
+    told = tool("bisect", toys.script(tool.folder, f"{STAGE}    {error}\n"), "--study", "s")
     assert_clear(told, "The training ended well; after it, in no training, the script dies with")
