@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tools import slow
+from tools import QUICK, slow
 
 from bisect_cfg.probe.protocol import Opened
 from bisect_cfg.runner.hang import Patience
@@ -168,7 +168,7 @@ def test_how_such_a_training_ends(folder, way):
 @pytest.mark.parametrize("start", ["config", slow("cold")])
 def test_the_answer_is_right(tool, start):
     write(tool.folder)
-    study = tool.bisect("train.py", "--start", start, "--", "call")
+    study = tool.bisect("train.py", "--start", start, *QUICK, "--", "call")
     assert study.causes == [["bf16", "learning_rate"]]
     assert study.result["start"] == "cold" and study.result["complete"]
     assert ("the training runs in another process" in study.said.out) == (start == "config")

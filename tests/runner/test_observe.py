@@ -1,16 +1,20 @@
-"""From the traces of a run to what was seen of it, without a process."""
+"""From the traces of a run, of one training or of several, to what was seen of it, without a process."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tools import traces_of
 
 from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.probe.protocol import (
+    Completed,
     ConfigBuilt,
     ConfigInvalid,
     ConfigResolved,
@@ -21,10 +25,14 @@ from bisect_cfg.probe.protocol import (
     RankBegin,
     TrainBegin,
     TrainEnd,
+    TrainerBuilt,
     Unwatched,
+    event_row,
 )
+from bisect_cfg.runner import clean
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Ended, Failure, Standard
 from bisect_cfg.runner.watch import Ending
 
@@ -93,6 +101,7 @@ def test_pass(seen: Seen) -> None:
         ([ConfigInvalid("ValueError", "no"), raised("no")], {"code": 1}, "invalid: ValueError: no"),
         ([ConfigInvalid("ValueError", "no"), BEGUN], {"code": -8}, "SIGFPE"),  # it was caught, and another was built
         ([BEGUN], {"rows": FIVE, "code": None}, "None"),  # ended by us
+        ([Raised("E", "", [], final=False), BEGUN, ENDED], {"rows": FIVE}, "None"),  # one that it only showed
     ],
 )
 def test_what_a_run_died_of(seen: Seen, events, ending, died) -> None:
@@ -177,3 +186,65 @@ def test_of_several_processes_the_failure_is_of_the_one_that_failed_and_not_of_o
 def test_the_line_that_names_an_assertion_of_cuda_is_found_wherever_it_stands(seen: Seen, log: str) -> None:
     run = seen(BEGUN, raised("CUDA error: device-side assert triggered"), rows=FIVE[:2], code=1, log=log)
     assert (run.seen.died.kind, run.seen.died.name) == ("cuda-assert", "indexSelectLargeIndex")
+
+
+# ------------------------------------------------------------------------------------------------ several trainings
+
+FIRST = [ConfigBuilt("args", 0, "GRPOConfig", "trl", {}, {}, {}), TrainBegin(1, args=0), Completed(1, "GRPOTrainer", 0)]
+CONFIG = ConfigBuilt("args", 1, "GRPOConfig", "trl", {}, {}, {})
+SECOND = [*FIRST, CONFIG, TrainBegin(2, args=1)]
+BOOM = Raised("ValueError", "boom", [("train.py", 3, "step")], final=True)
+
+
+def made(first: int, second: int = 0, **metrics: float) -> list[dict[str, float]]:
+    """Metric rows of two trainings."""
+    one = [row(step, reward=0.3, **metrics) for step in range(1, first + 1)]
+    return one + [row(step, reward=0.3, training=2) for step in range(1, second + 1)]
+
+
+@pytest.mark.parametrize(
+    ("events", "metrics", "code", "died", "step"),
+    [
+        (FIRST, made(5), 0, None, 5),
+        ([*FIRST, BOOM], made(5), 1, None, 5),  # what comes after the last training is no failure of it
+        ([*FIRST, CONFIG, BOOM], made(5), 1, "ValueError", 0),
+        ([*FIRST, TrainerBuilt(1), BOOM], made(5), 1, "ValueError", 0),
+        ([*SECOND, BOOM], made(5, 2), 1, "ValueError", 3),
+        (SECOND, made(5, 2), -8, "SIGFPE", 3),
+        ([*SECOND, TrainEnd(3, "horizon")], made(5, 3), 0, None, 3),
+        (FIRST, made(9, grad_norm=0.0), None, "no-gradient", 5),  # it was silent for good: the run was ended there
+        ([*SECOND, TrainEnd(6)], made(9, 6, grad_norm=0.0), 0, None, 6),
+    ],
+)
+def test_the_run_is_about_the_last_training_that_began(seen: Seen, events, metrics, code, died, step) -> None:
+    found = seen(*events, rows=metrics, code=code).shown
+    assert found.step == step and (found.signature is None) == (died is None)
+    assert died is None or died in str(found.signature)
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 10)), max_size=6))
+def test_whenever_the_files_are_read_the_rows_are_those_of_the_last_training(tmp_path_factory, moments) -> None:
+    """The events are read first, and a training may begin, and make steps, before the metrics are."""
+    folder = tmp_path_factory.mktemp("run")
+    events = [*FIRST, TrainBegin(2, args=0), Completed(2, "GRPOTrainer", 0), TrainBegin(3, args=0), TrainEnd(3)]
+    last = [row(step, training=3) for step in (1, 2, 3)]
+    written = [json.dumps(event_row(event, 0.0)) for event in events]
+    metrics = [json.dumps(one) for one in (*made(4, 3), *last)]
+    traces, told, logged = Traces.of(folder), 0, 0
+    for more_events, more_rows in [*moments, (len(written), len(metrics))]:
+        told, logged = max(told, more_events), max(logged, more_rows)
+        for name, lines in (("events", written[:told]), ("metrics", metrics[:logged])):
+            (folder / f"{name}.jsonl").write_text("".join(line + "\n" for line in lines))
+        traces.read()
+        assert len({one.get("training", 1) for one in traces.metrics.rows}) <= 1
+    assert traces.metrics.rows == last
+
+
+@pytest.mark.parametrize(("allowed", "kept"), [(2, True), (1, False)])
+def test_models_that_a_stage_has_saved_do_not_fill_the_disk(tmp_path, monkeypatch, allowed, kept) -> None:
+    model = tmp_path / "0/output/config-2/checkpoint-3/model.safetensors"
+    model.parent.mkdir(parents=True)
+    model.write_bytes(b"xx")
+    monkeypatch.setattr(clean, "KEPT_BYTES", allowed)
+    clean.clean_folder(tmp_path / "0")
+    assert model.exists() == kept
