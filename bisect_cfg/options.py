@@ -347,7 +347,7 @@ class Output(TypedDict, total=False):
     quiet: Annotated[bool, Option(SWITCH, "Nothing but the answer.")]
     verbose: Annotated[bool, Option(SWITCH, "The answer with everything that supports it.")]
     plain: Annotated[bool, Option(SWITCH, "Plain lines instead of the live view.")]
-    json_lines: Annotated[bool, Option(SWITCH, "Events as lines of JSON, the last one the answer (docs/result.md).")]
+    json_lines: Annotated[bool, Option(SWITCH, "Events as lines of JSON, the answer last (docs/json-lines.md).")]
 
 
 class BisectOptions(Compared, Trials, Late, Sure, OfStudies, SafeValues, StudyFolder, total=False):

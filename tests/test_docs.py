@@ -19,7 +19,9 @@ from toys import FAILS, script
 from bisect_cfg.cli import cli
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ROOT / "docs" / "commands"
+DOCS = ROOT / "docs"
+PAGES = DOCS / "commands"
+EVERY_PAGE = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "golden" / "README.md"]
 COLUMNS = "100"
 """Of the terminal in which the examples were made."""
 
@@ -143,7 +145,7 @@ def test_any_command_is_bisected_as_the_page_has_it(tmp_path):
     assert kinds(said.out) ^ kinds(example.printed) <= OF_OTHERS
     told = steady(said.out)
     for line in steady(example.printed):
-        if line.startswith(("3 settings", "Cause", "       with ", "       With them", "       command line")):
+        if line.startswith(("3 settings", "CAUSE", "        and ", "        Your run", "FIX", "          --")):
             assert line in told, line
 
 
@@ -183,37 +185,55 @@ def kinds(printed: str) -> set[str]:
 
 
 @pytest.mark.parametrize("readme", ["README.md", "README.zh.md"])
-def test_a_readme_says_what_the_pages_say_and_links_to_what_there_is(readme):
+def test_the_examples_of_a_readme_are_those_of_the_pages(readme):
     text = (ROOT / readme).read_text("utf-8")
     every = "\n".join(path.read_text("utf-8") for path in PAGES.glob("*.md"))
     for one in examples(text):
         for line in one.printed.splitlines():
             assert line.strip("\n.") in every, line
-    places = re.findall(r"\]\(((?!https?:)[^)]+)\)", text)
-    for place in places:
-        path, _, heading = place.partition("#")
-        assert (ROOT / path).exists(), place
-        if heading and path:
-            titles = re.findall(r"^#+ (.+)$", (ROOT / path).read_text("utf-8"), re.MULTILINE)
-            assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, place
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^(```+).*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(path: Path) -> set[str]:
+    """Of the headings of a page, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", without_code(path.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", EVERY_PAGE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_of_a_page_lead_somewhere(path):
+    for place in re.findall(r"\]\(((?!https?:)[^)\s]+)\)", without_code(path.read_text("utf-8"))):
+        name, _, heading = place.partition("#")
+        other = path.parent / name if name else path
+        assert other.exists(), place
+        assert not heading or heading in anchors(other), place
+
+
+def test_the_pages_for_contributors_name_files_that_there_are():
+    for path in DOCS.glob("*.md"):
+        for name in re.findall(r"`((?:[a-z_]+/)+\w+\.(?:py|yaml)|tests/[\w/]*)`", path.read_text("utf-8")):
+            assert (ROOT / name).exists() or (ROOT / "bisect_cfg" / name).exists(), f"{path.name}: {name}"
 
 
 def test_the_numbers_of_the_comparison_are_those_of_its_study():
-    """Of each tool in the README its trials are rows of the study's table, rounded."""
+    """Of each tool its trials are rows of the study's table, rounded."""
     rows = (ROOT / "studies" / "search_cost" / "table.md").read_text("utf-8").splitlines()
     known: dict[str, set[str]] = {}
     for row in rows[2:]:
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         trials = Decimal(cells[3].split()[0]).quantize(Decimal("0.1"), ROUND_HALF_UP)
         known.setdefault(cells[1].split()[0], set()).add(str(trials))
-    names = {"bisect-cfg": "ours", "Optuna's TPE": "optuna", "Optuna（TPE）": "optuna"}
-    for readme in ("README.md", "README.zh.md"):
-        table = [row for row in (ROOT / readme).read_text("utf-8").splitlines() if re.match(r"\| .*\d\.\d \|", row)]
-        assert len(table) >= 5
-        for row in table:
-            name, *cells = [cell.strip(" *") for cell in row.strip("|").split("|")]
-            numbers = {number for cell in cells for number in re.findall(r"(?<![\d.])\d+\.\d(?!\d| %)", cell)}
-            assert numbers and numbers <= known[names.get(name, name)], row
+    names = {"bisect-cfg": "ours", "Optuna's TPE": "optuna"}
+    page = (DOCS / "comparison.md").read_text("utf-8")
+    table = [row for row in page.splitlines() if re.match(r"\| .*\d\.\d \|", row)]
+    assert len(table) >= 10
+    for row in table:
+        name, *cells = [cell.strip(" *") for cell in row.strip("|").split("|")]
+        numbers = {number for cell in cells for number in re.findall(r"(?<![\d.])\d+\.\d(?!\d| %)", cell)}
+        assert numbers and numbers <= known[names.get(name, name)], row
 
 
 SLOW = re.compile(r"mark\.slow|\bslow\(|map\(slow")

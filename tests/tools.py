@@ -164,9 +164,10 @@ nothing more is said."""
 
 
 def undocumented(result: dict[str, Any]) -> set[str]:
-    """Keys of a result.json that docs/result.md does not have."""
-    page = (Path(__file__).parents[1] / "docs" / "result.md").read_text().partition("## --json-lines")[0]
-    return set(_keys(result)) - set(re.findall(r"`([^`]*)`", page))
+    """Keys of a result.json that docs/result.md and docs/recommendation.md do not have."""
+    docs = Path(__file__).parents[1] / "docs"
+    pages = "".join((docs / name).read_text() for name in ("result.md", "recommendation.md"))
+    return set(_keys(result)) - set(re.findall(r"`([^`]*)`", pages))
 
 
 def _keys(value: object) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What goes on, for programs: each event as one line of JSON, the last one the answer (docs/result.md)."""
+"""What goes on, for programs: each event as one line of JSON, the last one the answer (docs/json-lines.md)."""
 
 from __future__ import annotations
 
