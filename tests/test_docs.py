@@ -69,12 +69,23 @@ def steady(printed: str) -> list[str]:
     return [line.rstrip() for line in text.strip("\n").splitlines()]
 
 
-@pytest.fixture(scope="module")
-def options() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("options", ROOT / "docs" / "options.py")
+def program(name: str) -> ModuleType:
+    """A program in docs/."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def options() -> ModuleType:
+    return program("options")
+
+
+def test_the_map_shows_the_phases_that_there_are():
+    drawn = program("map")
+    assert list(drawn.FINDS) == [phase.__name__ for phase in drawn.OF_SCRIPTS]
+    assert drawn.PICTURE.read_text("utf-8") == drawn.picture(), "python docs/map.py draws it anew"
 
 
 def test_each_command_has_a_page_and_the_overview_lists_it():
@@ -193,6 +204,12 @@ def test_the_examples_of_a_readme_are_those_of_the_pages(readme):
             assert line.strip("\n.") in every, line
 
 
+def words(text: str) -> int:
+    """Of prose: without code, and without what a program writes."""
+    text = re.sub(r"<!-- options.*?<!-- end of options -->", "", text, flags=re.DOTALL)
+    return len(re.sub(r"<!--.*?-->", "", without_code(text), flags=re.DOTALL).split())
+
+
 def without_code(text: str) -> str:
     return re.sub(r"^(```+).*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
 
@@ -210,6 +227,12 @@ def test_links_of_a_page_lead_somewhere(path):
         other = path.parent / name if name else path
         assert other.exists(), place
         assert not heading or heading in anchors(other), place
+
+
+@pytest.mark.parametrize("path", EVERY_PAGE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_can_be_read_at_once(path):
+    most = {"README.md": 900, "how-it-works.md": 1500}.get(path.name, 1200)
+    assert words(path.read_text("utf-8")) <= most
 
 
 def test_the_pages_for_contributors_name_files_that_there_are():
