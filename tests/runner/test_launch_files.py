@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tools import assert_clear, slow
+from tools import QUICK, Studied, assert_clear, slow
 from toys import script
 
 ACCELERATE = """\
@@ -57,6 +57,14 @@ ZERO = {
 }
 
 
+def write_module(path: Path, text: str) -> None:
+    """A module in a package in a package."""
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    for folder in path.parents[:2]:
+        (folder / "__init__.py").touch()
+
+
 @pytest.fixture
 def tool(tool):
     """The command line, and a launcher on its PATH."""
@@ -65,46 +73,40 @@ def tool(tool):
     launcher.write_text(ACCELERATE.format(python=sys.executable))
     launcher.chmod(0o755)
     for module in ("commands/launch.py", "utils/launch.py"):
-        path = launcher.parent / "lib" / "accelerate" / module
-        path.parent.mkdir(parents=True)
-        path.write_text(ASKED)
-        for folder in (path.parent, path.parent.parent):
-            (folder / "__init__.py").touch()
+        write_module(launcher.parent / "lib" / "accelerate" / module, ASKED)
     tool.environment["PATH"] = f"{launcher.parent}:/usr/bin:/bin"
     tool.environment["PYTHONPATH"] = f"{tool.environment['PYTHONPATH']}:{launcher.parent / 'lib'}"
     return tool
 
 
 LAUNCHES = ("accelerate", "launch", "--config_file", "accelerate.yaml", "train.py")
+ARGS = 'args = GRPOConfig(output_dir="out", learning_rate=3e-4, beta=0.04, num_generations=4)\n'
+STEP = """
+def step(number):
+    if {}: raise ValueError("planted")
+GRPOTrainer(args, step).train()
+"""
 
 
-def bisected(tool, told: dict, text: str, *options: object, command: tuple[str, ...] = LAUNCHES) -> tuple[dict, Path]:
-    config = tool.folder / "accelerate.yaml"
-    config.write_text("# mine\n" + yaml.safe_dump({"mixed_precision": "no", **told}))
+def bisected(
+    tool, told: dict, text: str, *options: object, command: tuple[str, ...] = LAUNCHES
+) -> tuple[Studied, list[str]]:
+    """The study, and its notes; no file of the user's is touched."""
+    (tool.folder / "accelerate.yaml").write_text("# mine\n" + yaml.safe_dump({"mixed_precision": "no", **told}))
+    script(tool.folder, textwrap.dedent(text))
     before = {path: path.read_bytes() for path in tool.folder.iterdir() if path.is_file()}
-    args = "" if "args =" in text else 'args = GRPOConfig(output_dir="out", learning_rate=3e-4, beta=0.04)\n'
-    script(tool.folder, args + textwrap.dedent(text))
-    said = tool("bisect", "--study", "s", "--no-where", *options, "--", *command)
-    assert said.status == 0, said.all
-    tool.assert_nothing_left()
+    study = tool.bisect("--no-where", *options, "--", *command)
     assert before == {path: path.read_bytes() for path in before}
-    return json.loads((tool.folder / "s" / "result.json").read_text()), tool.folder / "s"
+    return study, study.result["notes"]
 
 
-def causes(result: dict) -> list[list[str]]:
-    return [sorted(cause["parameters"]) for cause in result["causes"]]
-
-
-FAILS_WITH_OFFLOAD = """
-    import json
-    zero = {}
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        with open(os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"]) as stream:
-            zero = json.load(stream)["zero_optimization"]
-    def step(number):
-        if zero.get("stage") == 3 and zero.get("offload_optimizer", {}).get("device") == "cpu" and args.beta:
-            raise ValueError("planted")
-    GRPOTrainer(args, step).train()
+READS_ZERO = """
+import json
+zero = {}
+if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+    with open(os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"]) as stream:
+        zero = json.load(stream)["zero_optimization"]
+offload = zero.get("offload_optimizer", {}).get("device")
 """
 
 
@@ -121,91 +123,73 @@ def test_a_deepspeed_file_that_accelerates_file_names(tool, start):
     options = ["--start", start, *(("--no-recommend",) if start == "cold" else ())]
     options += [word for name in kept for word in ("--keep", name, "--only", name)]
     options += ["--only", "launch.deepspeed.zero_optimization.stage"]
-    result, study = bisected(tool, told, FAILS_WITH_OFFLOAD, *options)
-    (cause,) = result["causes"]
-    levels = {name: (level["good"], level["bad"]) for name, level in cause["parameters"].items()}
-    assert levels == {
+    fails = STEP.format("zero.get('stage') == 3 and offload == 'cpu' and args.beta")
+    study, _ = bisected(tool, told, ARGS + READS_ZERO + fails, *options)
+    (cause,) = study.result["causes"]
+    assert {name: (level["good"], level["bad"]) for name, level in cause["parameters"].items()} == {
         "beta": (0.0, 0.04),
         "launch.deepspeed.zero_optimization.offload_optimizer.device": (None, "cpu"),
         "launch.deepspeed.zero_optimization.stage": (0, 3),
         "launch.distributed_type": ("NO", "DEEPSPEED"),
     }
-    files = [json.loads(path.read_text()) for path in study.glob("trials/*/deepspeed.json")]
+    files = [json.loads(path.read_text()) for path in study.folder.glob("trials/*/deepspeed.json")]
     assert all(one["bf16"] == {"enabled": "auto"} for one in files) and files
-    if start == "cold":
-        return
-    (edit,) = result["recommendation"]["edits"]
-    assert (edit["file"], edit["old"].strip(), edit["new"].strip()) == (str(zero), '"stage": 3,', '"stage": 0,')
+    if start == "imports":
+        (edit,) = study.result["recommendation"]["edits"]
+        assert (edit["file"], edit["old"].strip(), edit["new"].strip()) == (str(zero), '"stage": 3,', '"stage": 0,')
 
 
 def test_a_key_of_fsdps_section(tool):
     text = """
-        sharded, offload = os.environ.get("ACCELERATE_USE_FSDP") == "true", os.environ.get("FSDP_OFFLOAD_PARAMS")
-        assert offload in ("true", "false", None), offload
-        def step(number):
-            if sharded and offload == "true":
-                raise ValueError("planted")
-        GRPOTrainer(args, step).train()
-    """
+sharded, offload = os.environ.get("ACCELERATE_USE_FSDP") == "true", os.environ.get("FSDP_OFFLOAD_PARAMS")
+assert offload in ("true", "false", None), offload
+"""
     section = {"fsdp_offload_params": True, "fsdp_version": 2, "fsdp_reshard_after_forward": True}
     told = {"distributed_type": "FSDP", "mixed_precision": "no", "fsdp_config": section}
-    result, study = bisected(tool, told, text)
-    assert causes(result) == [["launch.distributed_type", "launch.fsdp_config.fsdp_offload_params"]]
-    diff = (study / "safe_config.diff").read_text().splitlines()
+    study, _ = bisected(tool, told, ARGS + text + STEP.format('sharded and offload == "true"'))
+    assert study.causes == [["launch.distributed_type", "launch.fsdp_config.fsdp_offload_params"]]
+    diff = (study.folder / "safe_config.diff").read_text().splitlines()
     assert [line for line in diff if line[:1] in "+-" and line[:3] not in ("+++", "---")] in (
         ["-  fsdp_offload_params: true", "+  fsdp_offload_params: false"],
         ["-distributed_type: FSDP", "+distributed_type: MULTI_GPU"],
     )
-    safe = yaml.safe_load((study / "safe_config.yaml").read_text())
+    safe = yaml.safe_load((study.folder / "safe_config.yaml").read_text())
     assert {**safe, "distributed_type": "", "fsdp_config": ""} == {**told, "distributed_type": "", "fsdp_config": ""}
 
 
+FSDP = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}
+
+
 def test_a_launcher_in_a_shell_script(tool):
-    text = """
-        def step(number):
-            if args.beta and os.environ.get("FSDP_OFFLOAD_PARAMS") == "true":
-                raise ValueError("planted")
-        GRPOTrainer(args, step).train()
-    """
     (tool.folder / "run.sh").write_text(" ".join(LAUNCHES))
-    told = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}
-    result, _ = bisected(tool, told, text, "--no-recommend", command=("bash", "run.sh"))
-    assert causes(result) == [["beta", "launch.fsdp_config.fsdp_offload_params"]]
+    fails = STEP.format('args.beta and os.environ.get("FSDP_OFFLOAD_PARAMS") == "true"')
+    study, _ = bisected(tool, FSDP, ARGS + fails, "--no-recommend", command=("bash", "run.sh"))
+    assert study.causes == [["beta", "launch.fsdp_config.fsdp_offload_params"]]
 
 
 def test_a_model_that_does_not_fit_one_device_keeps_its_launch(tool):
-    text = """
-        args = GRPOConfig(output_dir="out", learning_rate=3e-4, beta=0.04, num_generations=4)
-        sharded = os.environ.get("ACCELERATE_USE_FSDP") == "true"
-        def step(number):
-            if not sharded:
-                raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB.")
-            if args.beta:
-                raise ValueError("planted")
-        GRPOTrainer(args, step).train()
-    """
-    result, _ = bisected(tool, {"distributed_type": "FSDP"}, text, "--no-recommend")
-    assert causes(result) == [["beta"]]
-    (said,) = [note for note in result["notes"] if "out of memory" in note]
+    memory = """
+def step(number):
+    if os.environ.get("ACCELERATE_USE_FSDP") != "true":
+        raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+    if args.beta:
+        raise ValueError("planted")
+GRPOTrainer(args, step).train()
+"""
+    study, notes = bisected(tool, {"distributed_type": "FSDP"}, ARGS + memory, "--no-recommend")
+    assert study.causes == [["beta"]]
+    (said,) = [note for note in notes if "out of memory" in note]
     assert "launch.distributed_type" in said and "not varied" in said and "num_generations" not in said
 
 
 def test_what_is_not_in_force_is_a_finding_and_no_factor(tool):
-    text = """
-        import types
-        def step(number):
-            if args.beta:
-                raise ValueError("planted")
-        trainer = GRPOTrainer(args, step)
-        trainer.accelerator = types.SimpleNamespace(distributed_type="NO", mixed_precision="no")
-        trainer.train()
-    """
-    told = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}
-    result, _ = bisected(tool, told, text, "--no-recommend")
-    assert causes(result) == [["beta"]]
-    assert any("launch.distributed_type=FSDP" in note and "not in force" in note for note in result["notes"])
-    varied = {name for trial in result["trials"] for name in trial["values"]}
-    assert varied == {"learning_rate", "beta", "launch.launcher"}
+    forced = "trainer.accelerator = types.SimpleNamespace(distributed_type='NO', mixed_precision='no')\ntrainer.train()"
+    text = STEP.format("args.beta").replace("GRPOTrainer(args, step).train()", "trainer = GRPOTrainer(args, step)")
+    study, notes = bisected(tool, FSDP, f"import types\n{ARGS}{text}{forced}", "--no-recommend")
+    assert study.causes == [["beta"]]
+    assert any("launch.distributed_type=FSDP" in note and "not in force" in note for note in notes)
+    varied = {name for trial in study.result["trials"] for name in trial["values"]}
+    assert varied == {"learning_rate", "beta", "num_generations", "launch.launcher"}
 
 
 SPEAKS = "import sys; print({!r}, file=sys.stderr); sys.exit(2)"
@@ -253,11 +237,9 @@ def test_a_deepspeed_file_that_the_training_arguments_name(tool):
         GRPOTrainer(args, step).train()
         """,
     )
-    said = tool("bisect", "train.py", "--study", "s", "--no-where", "--keep", "deepspeed")
-    assert said.status == 0, said.all
-    result = json.loads((tool.folder / "s" / "result.json").read_text())
-    assert causes(result) == [["deepspeed", "launch.deepspeed.zero_optimization.stage"]]
-    (edit,) = result["recommendation"]["edits"]
+    study = tool.bisect("train.py", *QUICK, "--keep", "deepspeed")
+    assert study.causes == [["deepspeed", "launch.deepspeed.zero_optimization.stage"]]
+    (edit,) = study.result["recommendation"]["edits"]
     assert Path(edit["file"]).name == "zero.json" and '"stage": 0' in edit["new"]
 
 
@@ -280,11 +262,7 @@ raise SystemExit(max(abs(one.wait()) for one in ranks))
 @pytest.mark.parametrize("start", ["imports", slow("cold")])
 def test_plain_python_where_several_devices_are_visible(tool, start):
     """The launcher is a module of that name beside the script, as `python -m` finds it."""
-    module = tool.folder / "accelerate" / "commands" / "launch.py"
-    module.parent.mkdir(parents=True)
-    module.write_text(LAUNCH)
-    for folder in (module.parent, module.parent.parent):
-        (folder / "__init__.py").touch()
+    write_module(tool.folder / "accelerate" / "commands" / "launch.py", LAUNCH)
     script(
         tool.folder,
         """
@@ -298,14 +276,11 @@ def test_plain_python_where_several_devices_are_visible(tool, start):
         """,
     )
     options = ("--start", "cold") if start == "cold" else ()  # else none but the imports are sound
-    said = tool("bisect", "train.py", "--study", "s", "--no-where", "--no-recommend", *options)
-    assert said.status == 0, said.all
-    tool.assert_nothing_left()
-    result = json.loads((tool.folder / "s" / "result.json").read_text())
-    (cause,) = result["causes"]
+    study = tool.bisect("train.py", *QUICK, *options)
+    (cause,) = study.result["causes"]
     assert cause["parameters"] == {"launch.launcher": {"good": "accelerate launch", "bad": "python"}}
-    assert result["known_issue"]["id"] == "several-gpus-one-process"
-    assert {trial["start"] for trial in result["trials"][1:]} == {start}
-    for trial in (tool.folder / "s" / "trials").glob("*/configuration.json"):
+    assert study.result["known_issue"]["id"] == "several-gpus-one-process"
+    assert {trial["start"] for trial in study.result["trials"][1:]} == {start}
+    for trial in study.folder.glob("trials/*/configuration.json"):
         launched = json.loads(trial.read_text()).get("launch.launcher") == "accelerate launch"
         assert len(list((trial.parent / "ranks").glob("*"))) == (2 if launched else 0)

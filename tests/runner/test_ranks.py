@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tools import slow
+from tools import QUICK, Studied, slow, traces_of
 from toys import script
 
 from bisect_cfg.probe import ranks as probe_ranks
@@ -27,13 +27,11 @@ from bisect_cfg.probe.protocol import (
     RankBegin,
     TrainBegin,
     TrainEnd,
-    event_row,
 )
 from bisect_cfg.runner import ranks as ranks_module
 from bisect_cfg.runner.fork_server import imports_ahead
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.ranks import FirstLaunch, Ranks, free_port
-from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.watch import Ending
 from bisect_cfg.targets.launch_settings import given_to_each
 
@@ -131,19 +129,26 @@ def tool(tool):
     return tool
 
 
-def bisected(tool, failing: str, *options: object, status: int = 0, flags: tuple[str, ...] = ()) -> dict:
+def written(tool, failing: str) -> None:
     (tool.folder / "train.py").write_text(SCRIPT + textwrap.dedent(failing) + "\nGRPOTrainer(args, step).train()\n")
-    words = ("torchrun", "--nproc_per_node", 2, *flags, "train.py")
-    said = tool("bisect", "--study", "s", "--no-recommend", "--no-where", *options, *words)
-    assert said.status == status, said.all
-    tool.assert_nothing_left()
+
+
+def bisected(tool, failing: str, *options: object, status: int = 0, flags: tuple[str, ...] = ()) -> Studied:
+    written(tool, failing)
+    study = tool.bisect(*QUICK, *options, "torchrun", "--nproc_per_node", 2, *flags, "train.py", status=status)
     names = (tool.folder / "shared.txt").read_text().split()
     assert names and not any(map(os.path.exists, names))
-    return json.loads((tool.folder / "s" / "result.json").read_text())
+    return study
 
 
 def rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def begun(folder: Path) -> list[dict]:
+    """What the two processes of a run have reported of themselves."""
+    events = [rows(folder / place / "events.jsonl") for place in ("", "ranks/1")]
+    return [next(row for row in told if row["event"] == "rank") for told in events]
 
 
 @pytest.mark.parametrize(
@@ -152,28 +157,24 @@ def rows(path: Path) -> list[dict]:
 def test_a_script_that_starts_its_processes_itself(tool, way, options, status):
     """As accelerate's `notebook_launcher` and `torch.multiprocessing` do: they are numbered once they run. Those
     that it forks have what it has imported, so it is forked itself after the imports."""
-    failing = "def fail(): raise ValueError('planted')"
-    (tool.folder / "inner.py").write_text(f"{SCRIPT}\n{failing}\nGRPOTrainer(args, step).train()\n")
+    written(tool, "def fail(): raise ValueError('planted')")
+    (tool.folder / "train.py").rename(tool.folder / "inner.py")
     (tool.folder / "train.py").write_text(STARTS_ITS_OWN)
     words = ("--only", "beta", "--only", "bf16", "--no-recommend", *options, "python", "train.py", way, free_port())
-    said = tool("bisect", "--study", "s", *words)
-    assert said.status == status, said.all
-    tool.assert_nothing_left()
-    result = json.loads((tool.folder / "s" / "result.json").read_text())
-    causes = [sorted(cause["parameters"]) for cause in result["causes"]]
-    assert causes == ([["beta", "bf16"]] if way == "fork" else [])
+    study = tool.bisect(*words, status=status)
+    result = study.result
+    assert study.causes == ([["beta", "bf16"]] if way == "fork" else [])
     assert [trial["outcome"] for trial in result["trials"][:3]] == ["fail", "fail", "pass"]
     assert "rank 1: ValueError: planted" in result["failure"]["message"]
     assert result["not_varied"]["launch.num_processes"] == "the script starts its processes itself"
     ports = []  # several trials run at once, and the script names one
     for trial in result["trials"]:
-        events = {row["event"]: row for row in rows(tool.folder / "s" / trial["folder"] / "ranks/1/events.jsonl")}
+        events = {row["event"]: row for row in rows(study.folder / trial["folder"] / "ranks/1/events.jsonl")}
         assert "config" in events
         ports.append(events["rank"]["port"])
         # Since the run began: it says how long others may take to begin their training.
         assert events["train_begin"]["time"] > (0.3 if way == "fork" else 0)
-    warm = {trial["start"] for trial in result["trials"][1:]}
-    assert warm == {"imports" if way == "fork" else "cold"}
+    assert {trial["start"] for trial in result["trials"][1:]} == {"imports" if way == "fork" else "cold"}
     assert len(set(ports)) == len(ports)
 
 
@@ -204,28 +205,26 @@ def test_a_process_has_the_number_that_it_has_in_the_group_that_the_script_has_o
 
 
 def test_all_processes_are_watched_each_at_a_port_of_its_own(tool):
-    result = bisected(tool, "def fail(): os.kill(os.getpid(), signal.SIGFPE)")
+    study = bisected(tool, "def fail(): os.kill(os.getpid(), signal.SIGFPE)")
+    result = study.result
     assert result["failure"]["kind"] == "signal" and "rank 1: SIGFPE" in result["failure"]["message"]
-    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16", "launch.num_processes"]]
+    assert study.causes == [["beta", "bf16", "launch.num_processes"]] and result["complete"]
     assert any(note.startswith("Trials are not forked from your script at") for note in result["notes"])
     assert result["causes"][0]["parameters"]["launch.num_processes"] == {"good": 1, "bad": 2}
-    assert result["status"] == "isolated" and result["complete"]
     starts = [one["start"] for one in result["trials"]]
     assert starts[0] == "cold" and set(starts[1:]) == {"imports"}
     ports, passed = [], 0
-    trials = [path for path in (tool.folder / "s" / "trials").iterdir() if (path / "result.json").exists()]
-    for trial in trials:
+    for trial in [path.parent for path in study.folder.glob("trials/*/result.json")]:
         alone = json.loads((trial / "configuration.json").read_text()).get("launch.num_processes") == 1
         assert (trial / "ranks").exists() != alone
         if alone:
             continue
-        mine, other = rows(trial / "events.jsonl"), rows(trial / "ranks" / "1" / "events.jsonl")
-        told = [next(row for row in events if row["event"] == "rank") for events in (mine, other)]
-        assert [(row["rank"], row["world_size"]) for row in told] == [(0, 2), (1, 2)]
-        assert told[0]["port"] == told[1]["port"]
-        ports.append(told[0]["port"])
+        mine, other = begun(trial)
+        assert [(row["rank"], row["world_size"]) for row in (mine, other)] == [(0, 2), (1, 2)]
+        assert mine["port"] == other["port"]
+        ports.append(mine["port"])
         if json.loads((trial / "result.json").read_text())["outcome"] == "pass":
-            lost = [rows(folder / "metrics.jsonl")[-1]["loss"] for folder in (trial, trial / "ranks" / "1")]
+            lost = [rows(trial / place / "metrics.jsonl")[-1]["loss"] for place in ("", "ranks/1")]
             assert lost[0] == lost[1]
             passed += 1
     assert passed >= 2, "without beta, and without bf16"
@@ -242,9 +241,9 @@ def test_what_the_launcher_sets_is_a_factor(tool, start):
     """
     options = ("--good", "launch.num_processes=2", "--start", start)
     options += ("--only", "launch.mixed_precision", "--only", "bf16")
-    result = bisected(tool, failing, *options, flags=("--mixed_precision", "bf16"))
-    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "launch.mixed_precision"]]
-    assert result["causes"][0]["parameters"]["launch.mixed_precision"] == {"good": "no", "bad": "bf16"}
+    study = bisected(tool, failing, *options, flags=("--mixed_precision", "bf16"))
+    assert study.causes == [["bf16", "launch.mixed_precision"]]
+    assert study.result["causes"][0]["parameters"]["launch.mixed_precision"] == {"good": "no", "bad": "bf16"}
 
 
 @pytest.mark.parametrize(
@@ -256,23 +255,22 @@ def test_what_the_launcher_sets_is_a_factor(tool, start):
     ],
 )
 def test_the_failure_is_that_of_the_process_that_failed_first(tool, fail, kind, says):
-    result = bisected(tool, f"def fail(): {fail}", "--max-trials", 1, status=3)
-    assert result["failure"]["kind"] == kind and says in result["failure"]["message"]
-    trial, options = tool.folder / "s" / "trials" / "0", {"capture_output": True, "text": True, "timeout": 60}
+    study = bisected(tool, f"def fail(): {fail}", "--max-trials", 1, status=3)
+    assert study.result["failure"]["kind"] == kind and says in study.result["failure"]["message"]
+    trial, options = study.folder / "trials" / "0", {"capture_output": True, "text": True, "timeout": 60}
     by_hand = subprocess.run(["sh", str(trial / "command.sh")], **options, env=tool.environment)
     assert by_hand.returncode == 1 and (kind != "exception" or "ValueError: planted" in by_hand.stderr)
-    again = [rows(trial / "by-hand" / place / "events.jsonl") for place in ("", "ranks/1")]
-    assert [next(row["rank"] for row in events if row["event"] == "rank") for events in again] == [0, 1]
+    assert [row["rank"] for row in begun(trial / "by-hand")] == [0, 1]
     tool.assert_nothing_left()
 
 
 def test_a_hang_is_the_one_that_does_not_come(tool):
-    result = bisected(tool, "def fail():\n    time.sleep(3600)", "--trial-timeout", 1, "--max-trials", 1, status=3)
-    assert result["failure"]["kind"] == "hang"
-    assert "rank 1: no optimizer step" in result["failure"]["message"]
-    assert "in fail (train.py:" in result["failure"]["message"]
-    assert "; rank 0 waits for it in collective" in result["failure"]["message"]
-    first = tool.folder / "s" / "trials" / "0"
+    study = bisected(tool, "def fail():\n    time.sleep(3600)", "--trial-timeout", 1, "--max-trials", 1, status=3)
+    failure = study.result["failure"]
+    assert failure["kind"] == "hang"
+    for said in ("rank 1: no optimizer step", "in fail (train.py:", "; rank 0 waits for it in collective"):
+        assert said in failure["message"]
+    first = study.folder / "trials" / "0"
     assert all("train.py" in (first / path).read_text() for path in ("stacks.txt", "ranks/1/stacks.txt"))
 
 
@@ -300,16 +298,12 @@ PLANTED = Raised("ValueError", "planted", [("train.py", 3, "fail")], final=True)
 )
 def test_when_a_run_is_over_and_whose_failure_it_was(tmp_path, monkeypatch, first, second, at_once, later, died):
     """By what its two processes have told: events, and the exit code if it has ended."""
-    (tmp_path / "log.txt").touch()
     pids = os.getpid(), os.getppid()  # both run
-    for number, (*events, code) in enumerate((first, second)):
-        place = tmp_path / "ranks" / "1" if number else tmp_path
-        place.mkdir(parents=True, exist_ok=True)
-        events = [RankBegin(pids[number], number, 2), TrainBegin(), *events]
-        events += [] if code is None else [Over(code, pids[number])]
-        (place / "events.jsonl").write_text("".join(json.dumps(event_row(event, 1.0)) + "\n" for event in events))
-    traces = Traces.of(tmp_path)
-    traces.read()
+    for number, (*told, code) in reversed([*enumerate((first, second))]):
+        told = [RankBegin(pids[number], number, 2), TrainBegin(), *told]
+        told += [] if code is None else [Over(code, pids[number])]
+        traces = traces_of(tmp_path / "ranks" / "1" if number else tmp_path, *told)
+    (tmp_path / "log.txt").touch()
     ranks = Ranks(traces)
     ranks.read()
     assert ranks.code() == at_once
@@ -317,6 +311,12 @@ def test_when_a_run_is_over_and_whose_failure_it_was(tmp_path, monkeypatch, firs
     assert ranks.code() == later
     seen = observe(traces, tmp_path, Ending(None, None, 1.0))
     assert (seen.died and (seen.died.name, seen.rank)) == died
+
+
+def test_a_run_is_not_over_before_all_of_its_processes_have_come(tmp_path):
+    ranks = Ranks(traces_of(tmp_path, RankBegin(os.getpid(), 0, 2), TrainBegin(), TrainEnd(5), Over(0, os.getpid())))
+    ranks.read()
+    assert ranks.code() is None
 
 
 TORCHELASTIC = {"MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}
@@ -346,20 +346,16 @@ def test_each_process_is_told_its_number_and_the_port(tmp_path, given, wanted, c
     assert not given or not numbers or {one["TORCHELASTIC_USE_AGENT_STORE"] for one in found} == {"False"}
 
 
-def test_only_how_many_processes_where_there_is_one(tool):
-    """A line that is used for both is no mistake; alone it leaves nothing to vary."""
-    (tool.folder / "train.py").write_text(SCRIPT + "GRPOTrainer(args, lambda number: 1 / 0).train()\n")
-    command = ("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
-    said = tool(*command, "--only", "launch.num_processes")
-    assert said.status == 2 and "leaves nothing to vary" in said.err and "does not know" not in said.err
-    said = tool(*command, "--restart", "--only", "launch.num_processes", "--only", "bf16")
-    assert "does not know" not in said.all and said.status == 1  # the good configuration fails as well
-
-
-def test_several_processes_need_a_launcher(tool):
-    (tool.folder / "train.py").write_text(SCRIPT + "GRPOTrainer(args, lambda number: 1 / 0).train()\n")
-    said = tool("bisect", "train.py", "--study", "s", "--good", "launch.num_processes=2")
-    assert said.status == 2 and "needs a launcher" in said.err
+def test_how_many_processes_where_there_is_one(tool):
+    """A line that is used for both is no mistake; alone it leaves nothing to vary, and several need a launcher."""
+    written(tool, "def step(number): 1 / 0")
+    for options, status, said in (
+        (("--only", "launch.num_processes"), 2, "leaves nothing to vary"),
+        (("--only", "launch.num_processes", "--only", "bf16"), 1, ""),  # the good configuration fails as well
+        (("--good", "launch.num_processes=2"), 2, "needs a launcher"),
+    ):
+        told = tool("bisect", "train.py", "--study", "s", "--restart", *QUICK, *options)
+        assert told.status == status and said in told.err and "does not know" not in told.all
 
 
 ALONE = """
@@ -386,10 +382,7 @@ def test_in_a_shell_inside_of_torchrun_no_trial_meets_another(tool, options):
     alone = dict.fromkeys(("RANK", "LOCAL_RANK"), "0") | {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     tool.environment.update(alone, MASTER_PORT=str(free_port()))
     script(tool.folder, ALONE)
-    said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where", *options)
-    assert said.status == 0, said.all
-    result = json.loads((tool.folder / "s" / "result.json").read_text())
-    assert [list(cause["parameters"]) for cause in result["causes"]] == [["bf16"]]
-    logs = [path.read_text(errors="replace") for path in tool.folder.glob("s/trials/*/log.txt")]
+    study = tool.bisect("train.py", *QUICK, *options)
+    assert study.causes == [["bf16"]]
+    logs = [path.read_text(errors="replace") for path in study.folder.glob("trials/*/log.txt")]
     assert logs and not any("Address already in use" in log for log in logs)
-    tool.assert_nothing_left()

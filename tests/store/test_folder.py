@@ -47,21 +47,16 @@ def test_another_script_of_that_name_gets_the_next_folder(target, tmp_path) -> N
     assert default_folder(target).name == "train-3"
 
 
-def test_one_works_in_it_at_a_time(target, tmp_path) -> None:
-    folder = tmp_path / "s"
-    with opened(target, folder):
+def test_one_works_in_it_and_writes_to_a_storage_at_a_time(target, tmp_path) -> None:
+    folder, address = tmp_path / "s", f"sqlite:///{tmp_path}/shared.db"
+    with opened(target, folder, storage=address):
         assert is_at_work(folder)
         for restart in (False, True):
             refused(target, folder, f"Another bisect-cfg (process {os.getpid()}) is working in", restart=restart)
-    assert not is_at_work(folder)
-    with opened(target, folder):
-        pass
-
-
-def test_one_writes_to_a_storage_at_a_time(target, tmp_path) -> None:
-    address = f"sqlite:///{tmp_path}/shared.db"
-    with opened(target, tmp_path / "one", storage=address):
         refused(target, tmp_path / "two", f"Process {os.getpid()} on", "--storage", storage=address)
+    assert not is_at_work(folder)
+    with opened(target, folder, storage=address):
+        pass
 
 
 def test_a_shared_storage_has_one_study_for_each_thing_studied(target, tmp_path) -> None:
@@ -156,26 +151,23 @@ def test_links_and_pipes_are_refused(target, tmp_path, name: str, kind: str) -> 
     assert mine.read_text() == "mine" and not list(tmp_path.glob("s.old-*"))
 
 
-@pytest.mark.parametrize("content", ["a file", "notes.txt", "trials/0", "a lock of others", "a link named lock"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda folder: folder.write_text("mine"),
+        lambda folder: (folder.mkdir(), (folder / "notes.txt").write_text("mine")),
+        lambda folder: (folder / "trials" / "0").mkdir(parents=True),
+        lambda folder: (folder.mkdir(), (folder / "lock").write_text("theirs")),
+        lambda folder: (folder.mkdir(), (folder / "lock").symlink_to(folder.parent / "train.py")),
+    ],
+    ids=["a file", "notes", "trials", "a lock of others", "a link named lock"],
+)
 @pytest.mark.parametrize("restart", [False, True])
-def test_what_is_no_study_is_left_alone(target, tmp_path, content: str, restart: bool) -> None:
-    folder = tmp_path / "s"
-    if content == "a file":
-        folder.write_text("mine")
-    else:
-        folder.mkdir()
-    if content == "notes.txt":
-        (folder / content).write_text("mine")
-    elif content == "trials/0":
-        (folder / content).mkdir(parents=True)
-    elif content == "a lock of others":
-        (folder / "lock").write_text("theirs")
-    elif content == "a link named lock":
-        (folder / "lock").symlink_to(target.path)
-
+def test_what_is_no_study_is_left_alone(target, tmp_path, make, restart: bool) -> None:
     def listing() -> dict:
         return {path: (path.lstat().st_mode, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")}
 
+    make(tmp_path / "s")
     before = listing()
-    refused(target, folder, str(folder), "--study", restart=restart)
+    refused(target, tmp_path / "s", str(tmp_path / "s"), "--study", restart=restart)
     assert listing() == before and target.path.read_text() == "print()"
