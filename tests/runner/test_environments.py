@@ -6,7 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -48,11 +48,8 @@ def test_it_has_what_was_asked_for_and_is_built_once(tmp_path) -> None:
 @pytest.mark.slow
 def test_several_that_want_the_same_one_build_it_once(tmp_path) -> None:
     lines, caches = [wheel(tmp_path, "one", "1.0")], [Environments(tmp_path / "cache", sys.executable) for _ in "1234"]
-    threads = [threading.Thread(target=cache.of, args=(lines,)) for cache in caches]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda cache: cache.of(lines), caches))
     assert sum(len(cache.built) for cache in caches) == 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -100,20 +99,29 @@ def test_a_run_has_time_while_nothing_is_known(training: bool, phase: str, limit
     assert run.wait(3, look=0.5)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_no_run_is_a_hang_whose_pauses_grow_less_than_tenfold(seed: int) -> None:
-    chance = random.Random(seed)
+@given(
+    st.lists(st.tuples(st.sampled_from([0.1, 1.0, None]), st.floats(0, 0.95), st.booleans()), min_size=1, max_size=10)
+)
+def test_no_run_is_a_hang_whose_pauses_grow_less_than_tenfold(pauses: list) -> None:
     run, longest = Simulated(), 0.0
-    for _ in range(10):
+    for fixed, share, step in pauses:
         limit = max(HANG_SECONDS, HANG_TIMES * longest) if run.steps else 120.0
-        pause = chance.choice([0.1, 1.0, chance.uniform(0, 0.95) * min(limit, 300.0)])
-        assert run.wait(pause, look=chance.choice([0.1, 0.3])) is None
+        pause = fixed or share * min(limit, 300.0)
+        assert run.wait(pause, look=0.3) is None
         run.beats += 1
-        run.steps += chance.random() < 0.5
+        run.steps += step
         longest = max(longest, pause)
     at, run.steps = run.now, max(run.steps, 1)
     assert run.wait(10_000, look=0.5)
     assert run.now - at < max(HANG_SECONDS, HANG_TIMES * longest) + 6
+
+
+@pytest.mark.parametrize(("code", "longest"), [(0, 15.0), (1, 0.1), (None, 0.1)])
+def test_a_pause_at_the_end_counts_where_the_run_ended_well(code: int | None, longest: float) -> None:
+    run = Simulated()
+    run.step(1.0)
+    assert run.wait(15.0) is None
+    assert ending_of(run.silence, code, None, run.now).longest_silence == pytest.approx(longest, abs=0.2)
 
 
 def test_time_in_which_nobody_looked_is_no_silence() -> None:

@@ -21,10 +21,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tools import until
 
 from bisect_cfg.probe.protocol import TrialOrders
 from bisect_cfg.runner.fork_server import ForkServer
 from bisect_cfg.runner.function import FunctionRunner
+from bisect_cfg.runner.processes import process
 from bisect_cfg.runner.supervisor import Supervisor
 
 SEQUENCES, HOSTILE, LANDING = 60, 40, 6
@@ -48,43 +50,32 @@ class There:
     def read(self) -> list[tuple[str, psutil.Process]]:
         """Those that run still, and their roles."""
         found = []
-        for line in self.path.read_text().splitlines():
-            role, pid, started = line.split()
-            try:
-                process = psutil.Process(int(pid))
-                running = process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-                if running and started == _started(int(pid)):
-                    found.append((role, process))
-            except (psutil.NoSuchProcess, OSError):
-                continue
+        for role, pid, started in map(str.split, self.path.read_text().splitlines()):
+            one = process(int(pid))
+            if one.runs and str(one.started) == started:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found.append((role, psutil.Process(int(pid))))
         return found
 
     def of(self, role: str) -> list[psutil.Process]:
-        return [process for one, process in self.read() if one == role]
+        return [found for one, found in self.read() if one == role]
 
     def wait_for(self, **wanted: int) -> None:
         """Wait until so many of a role have been there."""
-        deadline = time.monotonic() + 60
-        while any(self.path.read_text().count(f"{role} ") < count for role, count in wanted.items()):
-            assert time.monotonic() < deadline, self.path.read_text()
-            time.sleep(0.005)
+        until(lambda: all(self.path.read_text().count(f"{role} ") >= count for role, count in wanted.items()))
 
     def note(self, role: str, pid: int) -> None:
         with self.path.open("a") as stream:
-            stream.write(f"{role} {pid} {_started(pid)}\n")
+            stream.write(f"{role} {pid} {process(pid).started}\n")
 
     def assert_nothing_left(self) -> None:
-        deadline = time.monotonic() + LEFT_SECONDS
-        while (left := self.read()) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        for _, process in left:
+        with contextlib.suppress(AssertionError):
+            until(lambda: not self.read(), LEFT_SECONDS)
+        left = self.read()
+        for _, one in left:
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+                one.kill()
         assert not left
-
-
-def _started(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 # ------------------------------------------------------------------------------------------------ what the runs are
@@ -107,9 +98,7 @@ STAND_IN = """
                     time.sleep(60)
             finally:
                 os._exit(1)
-"""
 
-DAEMON = """
     def become_a_sleeper():
         os.setsid()
         os.execve("/bin/sleep", ["sleep", "60"], {})
@@ -121,24 +110,18 @@ DAEMON = """
         os.wait()
 """
 
-LAUNCHER = (
-    DAEMON
-    + """
+LAUNCHER = """
     for _ in range(2):
         start("rank", start_daemon)
     note("first")
     time.sleep(60)
 """
-)
 
-FORKED = (
-    DAEMON
-    + """
+FORKED = """
     note("rank")
     start_daemon()
     time.sleep(60)
 """
-)
 
 
 def source(there: There, text: str) -> str:
@@ -158,8 +141,7 @@ def forked(main: Callable[[], object]) -> int:
 
 def note_both(there: There, supervisor: Supervisor) -> None:
     keeper = psutil.Process(supervisor.pid)
-    while not keeper.children():
-        time.sleep(0.001)
+    until(keeper.children)
     there.note("keeper", keeper.pid)
     there.note("supervisor", keeper.children()[0].pid)
 
@@ -326,7 +308,7 @@ def test_hostile_children_end_with_their_run(tmp_path, seed):
         time.sleep(dice.choice([0, dice.uniform(0, 0.1), dice.uniform(0, 0.8)]))
         runs[0].end()
         # Only what hides everything, and whose parents are gone, may stay until the other run is ended.
-        assert not [process for _, process in one.read() if supervisor.study in "".join(_environment(process))]
+        assert not [process for _, process in one.read() if supervisor.study in _environment(process)]
         assert other.of("first"), "the other run goes on"
         runs[1].end()
         left = [process for there in (one, other) for _, process in there.read()]
@@ -337,8 +319,7 @@ def test_hostile_children_end_with_their_run(tmp_path, seed):
         other.assert_nothing_left()
 
 
-def _environment(process: psutil.Process) -> list[str]:
-    try:
-        return [*process.environ().values()]
-    except psutil.Error:
-        return []
+def _environment(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return "".join(process.environ().values())
+    return ""

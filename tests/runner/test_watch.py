@@ -185,20 +185,18 @@ def test_a_script_that_writes_to_all_descriptors_does_not_spoil_the_count(tmp_pa
 
 
 def test_a_file_that_is_no_count_is_none(tmp_path: Path) -> None:
+    beat = tmp_path / "heartbeat"
     assert read(tmp_path) == (0, "")
-    (tmp_path / "heartbeat").write_bytes(b"\xff" * 20)
+    beat.write_bytes(b"\xff" * 20)
     assert read(tmp_path)[1] == ""
-    (tmp_path / "heartbeat").unlink()
-    os.mkfifo(tmp_path / "heartbeat")
+    beat.unlink()
+    os.mkfifo(beat)
     assert read(tmp_path) == (0, "")
 
 
 def read(folder: Path) -> tuple[int, str]:
-    pulse = Pulse(folder)
-    try:
+    with contextlib.closing(Pulse(folder)) as pulse:
         return pulse.read()
-    finally:
-        pulse.close()
 
 
 # ------------------------------------------------------------------------------------------------------- stacks
@@ -225,14 +223,12 @@ class Unprobed:
 
     def __init__(self, folder: Path, command: str = "exec sleep 60") -> None:
         self.process, self.folder = subprocess.Popen(command, shell=True), folder
+        self.probed = lambda: {folder: self.process.pid, folder / "1": None}  # a rank that has not come yet
 
     def wait(self, seconds: float) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(seconds)
         return None
-
-    def probed(self) -> dict[Path, int]:
-        return {self.folder: self.process.pid, self.folder / "1": None}  # a rank that has not come yet
 
     def end(self) -> None:
         self.process.kill()

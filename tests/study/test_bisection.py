@@ -194,13 +194,6 @@ def test_a_study_of_another_function_is_refused(tmp_path) -> None:
         isolated(blames("lr"), identity={"blames": "lr"}, storage=url, study_name="third")
 
 
-def test_confirm_repeats_every_claim() -> None:
-    report = isolated(bf16, confirm=3)
-    (cause,) = report.causes
-    claims = (cause.evidence.fails, cause.evidence.without["bf16"], report.corrections[0].passes)
-    assert [claim.seen for claim in claims] == [3, 3, 3]
-
-
 def test_what_is_left_is_estimated_from_the_first_trial_to_the_last() -> None:
     said: list[tuple[int, int]] = []
     bisection = Bisection(

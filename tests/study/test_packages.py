@@ -3,7 +3,6 @@ library is the stand-in."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -56,26 +55,6 @@ def bisected(tool, *options: object) -> Studied:
     return tool.bisect("train.py", "--python", tool.python, *QUICK, *options, study="studies/s")
 
 
-def environments(tool) -> dict[Path, int]:
-    folders = (tool.folder / "studies" / "environments").iterdir()
-    return {path: path.stat().st_ino for path in folders if path.is_dir()}
-
-
-@pytest.mark.slow
-def test_eight_that_differ_one_guilty_two_that_need_each_other(made):
-    study = bisected(made, "--good-packages", "good.txt")
-    assert study.causes == [["bf16", "packages.p5"]] and study.result["complete"]
-    assert study.result["causes"][0]["parameters"]["packages.p5"] == {"good": "1.0", "bad": "2.0"}
-    ran = [json.loads(path.read_text()) for path in study.folder.glob("trials/*/configuration.json")]
-    packages = {tuple(one[f"packages.{name}"] for name in NAMES) for one in ran if "packages.p0" in one}
-    assert all(one[3] == one[4] for one in packages)  # nothing was launched that cannot be
-    assert {trial["outcome"] for trial in study.result["trials"]} == {"pass", "fail"}
-    before = environments(made)
-    assert len(before) == len(packages) > 2
-    assert bisected(made, "--good-packages", "good.txt").causes == study.causes  # resumed: nothing is built
-    assert environments(made) == before
-
-
 def test_a_single_one(made):
     study = bisected(made, "--good", f"packages.p5={made.older}")
     assert study.causes == [["bf16", "packages.p5"]]
@@ -93,29 +72,6 @@ def test_a_single_one(made):
     ):  # fmt: skip
         said = made("bisect", "train.py", "--python", made.python, "--study", "studies/other", *options)
         assert_clear(said, *told)
-
-
-@pytest.mark.slow
-def test_a_known_cure_that_is_a_version_is_tried(tool):
-    """An H20 with an old cuBLAS, both of them made up: the entry about them is the real one."""
-    wheels = tool.folder / "wheels"
-    wheels.mkdir()
-    old, _ = (wheel(wheels, "nvidia_cublas_cu12", f"{number}+test") for number in ("12.1.3.1", "12.4.5.8"))
-    python = Environments(tool.folder / "own", sys.executable).of([old]).python
-    smi = tool.folder / "bin" / "nvidia-smi"
-    smi.parent.mkdir()
-    smi.write_text('#!/bin/sh\necho "NVIDIA H20, 97871, 535.161.08, 9.0"\n')
-    smi.chmod(0o755)
-    tool.environment |= {"PATH": f"{smi.parent}:/usr/bin:/bin", "UV_FIND_LINKS": str(wheels), "UV_NO_INDEX": "1"}
-    text = SCRIPT[SCRIPT.index("    args") :].replace('p5.version == "2.0"', 'version("nvidia-cublas-cu12") < "12.3"')
-    script(tool.folder, f"    from importlib.metadata import version\n{text}")
-    for options, recommended in (((), "packages.nvidia-cublas-cu12"), (("--no-environments",), "bf16")):
-        words = ("train.py", "--python", python, "--no-where", "--verify-seeds", 1, *options)
-        study = tool.bisect(*words, study=f"studies/{recommended}")
-        assert study.causes == [["bf16"]] and study.result["known_issue"]["id"] == "h20-cublas-sigfpe"
-        found = study.result["recommendation"]
-        assert list(found["changes"]) == [recommended] and found["verified"]
-        assert ("First  " in study.said.out) is (recommended == "bf16")
 
 
 def test_what_is_installed_is_asked_once_in_a_pass(monkeypatch, tmp_path) -> None:
@@ -156,7 +112,7 @@ def test_packages_of_any_command(made):
         words = (*sides, *words, "--fast", "--text", value)
         study = made.bisect(*words, study=f"studies/{number}")
         assert study.causes == [["fast", "packages.p5"]] and study.result["complete"]
-        assert 2 < study.result["environments"]["used"] <= len(environments(made))
+        assert study.result["environments"]["used"] > 2
         assert value in (study.folder / "trials/0/log.txt").read_text()
         advice = "# Besides, where you train: pip install"
         assert "Ran in" in study.said.out and advice in (study.folder / "safe_config.yaml").read_text()
