@@ -204,6 +204,14 @@ def test_the_examples_of_a_readme_are_those_of_the_pages(readme):
             assert line.strip("\n.") in every, line
 
 
+def test_the_chinese_readme_has_the_same_examples_and_links():
+    ours, chinese = (ROOT / name for name in ("README.md", "README.zh.md"))
+    of = {path: path.read_text("utf-8") for path in (ours, chinese)}
+    assert [one["text"] for one in BLOCK.finditer(of[ours])] == [one["text"] for one in BLOCK.finditer(of[chinese])]
+    links = {path: re.findall(r"\]\(([^)\s]+)\)", without_code(text)) for path, text in of.items()}
+    assert links[ours][1:] == links[chinese][1:]  # each begins with a link to the other
+
+
 def words(text: str) -> int:
     """Of prose: without code, and without what a program writes."""
     text = re.sub(r"<!-- options.*?<!-- end of options -->", "", text, flags=re.DOTALL)
