@@ -1,16 +1,15 @@
 """Make the pictures of the README: run a bisection, and keep what its terminal shows.
 
-    python docs/picture.py studies/trl_2906/train.py --good studies/trl_2906/good.yaml
+    python docs/picture.py
 
-writes docs/run.svg (the whole run and its answer) and docs/live.svg (the live view in the middle of it).
+runs the README's own command, and writes docs/run.svg (the whole run and its answer) and docs/live.svg (the live view
+in the middle of it).
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
-import os
 import re
 import shutil
 import tempfile
@@ -27,6 +26,7 @@ from bisect_cfg.report.live import View
 from bisect_cfg.report.terminal import console
 
 DOCS = Path(__file__).resolve().parent
+STUDY = "studies/trl_2906"
 COLUMNS = 100
 LIVE_TRIAL, LIVE_STEP = 2, 2
 """The live view is kept at this step of the trial that is this one of the search."""
@@ -59,20 +59,13 @@ def recording() -> Console:
 
 def main() -> None:
     """Run, and write the pictures."""
-    parser = argparse.ArgumentParser(description="Make the pictures of the README.")
-    parser.add_argument("script", type=Path)
-    parser.add_argument("--good", type=Path)
-    given = parser.parse_args()
-    source = given.script.resolve().parent  # before we go elsewhere
     whole, live = recording(), recording()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        shutil.copytree(source, source.name, ignore=shutil.ignore_patterns("bisect-cfg-studies"))
-        os.chdir(source.name)
-        title = f"bisect-cfg bisect {given.script.name}"
-        options = Options(good=(given.good.name,) if given.good else ())
-        whole.print(f"$ {title}{f' --good {given.good.name}' if given.good else ''}")
+        shutil.copytree(DOCS.parent / STUDY, STUDY, ignore=shutil.ignore_patterns("bisect-cfg-studies"))
+        title = f"bisect-cfg bisect {STUDY}"
+        whole.print(f"$ {title}")
         with Photographed(whole, live) as view:
-            run(given.script.name, (), options, view)
+            run(STUDY, (), Options(), view)
     for name, picture in (("run", whole), ("live", live)):
         picture.print()  # the last line would be cut
         text = picture.export_svg(title=title, code_format=NO_FONTS, unique_id=name)
