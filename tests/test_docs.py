@@ -88,6 +88,12 @@ def test_the_map_shows_the_phases_that_there_are():
     assert drawn.PICTURE.read_text("utf-8") == drawn.picture(), "python docs/map.py draws it anew"
 
 
+def test_the_map_has_each_room_in_a_phrase():
+    text = (DOCS / "how-it-works.md").read_text("utf-8")
+    rooms = {path.parent.name for path in (ROOT / "bisect_cfg").glob("*/__init__.py")}
+    assert set(re.findall(r"^  (\w+)/ +\w", text, re.MULTILINE)) == rooms
+
+
 def test_each_command_has_a_page_and_the_overview_lists_it():
     assert {path.stem for path in PAGES.glob("*.md")} - {"README"} == set(cli.commands)
     assert re.findall(r"\]\((\w+)\.md\)", page("README")) == list(cli.commands)
