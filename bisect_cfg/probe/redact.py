@@ -40,7 +40,7 @@ _SECRET_NAME = re.compile(
     r"|smtp|ssh|sudo|user|pypi|api|login)_?pass$"
     r"|(?:^|_)(?:access|account|anthropic|api|app|application|auth|aws|azure|client|comet|database|db|deploy|encryption"
     r"|gemini|google|hf|huggingface|license|master|neptune|openai|priv|private|secret|service|shared|signing|ssh"
-    r"|storage|swanlab|wandb|webhook|x)_?key(?:_?id)?$|api_?key"
+    r"|storage|subscription|swanlab|wandb|webhook|x)_?key(?:_?id)?$|api_?key"
 )
 # Who gives out tokens of the secret kind. Any other ``*_token`` is one only if its value looks like one.
 _ISSUERS = re.compile(
@@ -48,8 +48,9 @@ _ISSUERS = re.compile(
     r"|oauth|personal|private|pypi|read|refresh|sas|security|service|session|slack|telegram|upload|user|wandb|write|xsrf)"
     r"_?token$"
 )
-_VOCABULARY = re.compile(
+_NO_SECRET_NAME = re.compile(  # of the tokenizer; NoCredentialsError
     r"(?:^|_)(?:eos|bos|pad|unk|mask|sep|cls|stop|start|end|special|image|video|audio|per|think|boi|eoi|next)_token$"
+    r"|_(?:error|exception|warning)$"
 )
 _MAYBE = re.compile(r"(?:^|_)(?:pass|auth|sig|sid|token)$")  # its value decides
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+/=-]{12,}", re.ASCII)
@@ -71,13 +72,13 @@ _EXPRESSION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?:[(\[].*)?|[A-Za-z_]
 def _plain(name):
     """The last part of a name, in small letters, its words apart: ``--hub.accessToken`` -> ``access_token``."""
     last = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name)).strip("-+\"'<").rpartition(".")[2]
-    return last.replace("-", "_").lower()
+    return re.sub("[- ]", "_", last).lower()
 
 
 @functools.lru_cache(4096)
 def _may_be_secret(name):
     plain = _plain(name)
-    if "tokens" in plain or _VOCABULARY.search(plain):
+    if "tokens" in plain or _NO_SECRET_NAME.search(plain):
         return False
     return any(names.search(plain) for names in (_SECRET_NAME, _ISSUERS, _MAYBE)) or str(name).endswith("_KEY")
 
@@ -114,13 +115,14 @@ _CONTROL = (
 )
 # Characters that JSON, Python, addresses and HTML write otherwise, perhaps several times over.
 _WRITTEN = (
-    r"""\\+(?:[nrtfv"'/]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})|%(?:25)*[0-9a-fA-F]{2}"""
+    r"""\\+(?:[nrtfv"'/\n]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})|%(?:25)*[0-9a-fA-F]{2}"""
     r"|&(?:quot|apos|amp|lt|gt|#\d{1,7}|#x[\da-f]{1,6});"
 )
 _CODED = re.compile(f"(?P<control>{_CONTROL})|{_WRITTEN}")
 _MAY_BE_CODED = re.compile(  # its first characters, found faster
     "[\\\\%&\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x9b\xad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]"
 )
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\n", "v": "\n", "\n": ""}  # the last goes on with its line
 _NAMED_CHARACTERS = {"quot": '"', "apos": "'", "amp": "&", "lt": "<", "gt": ">"}
 
 
@@ -133,7 +135,7 @@ def _character(written):
     if written[0] == "%":
         return chr(int(written[-2:], 16))
     rest = written.lstrip("\\")
-    return chr(int(rest[1:], 16)) if len(rest) > 1 else "\n\r\t\n\n\"'/"["nrtfv\"'/".index(rest)]
+    return chr(int(rest[1:], 16)) if len(rest) > 1 else _ESCAPED.get(rest, rest)
 
 
 def _views(text):
@@ -222,7 +224,9 @@ _STEMS = (
     "口令",
     "密钥",
 )
-_NAME_BEFORE = re.compile(r"[A-Za-z0-9_.-]*\Z")
+_NAME_BEFORE = re.compile(
+    r"(?:(?i:access|api|auth|private|secret) )?[A-Za-z0-9_.-]*\Z"
+)  # a name, or "API key" in prose
 _NAME_AFTER = re.compile(r"[A-Za-z0-9_-]*")
 _QUOTED = r"""[bBrRuUfF]{0,2}(?P<mark>["'`])(?P<quoted>(?:\\.|(?!(?P=mark))[^\\\n])*)"""
 _BARE = r"""(?P<bare>[^\s"'`<>()\[\]{},;&|][^\s"'`<>|│]{0,8000})"""
@@ -231,11 +235,12 @@ _BLOCK = r"[|>][+-]?[^\S\n]*\n[^\S\n]+(?P<block>[^\n]+(?:\n[^\S\n]+[^\n]+)*)"  #
 _NEXT = re.compile(r"""[,;&)\]}]\s?["']?[\w.-]{1,60}["']?\s?[=:]""")  # what comes after a bare value without a blank
 # What stands between a name and its value, and the value.
 _ASSIGNED = re.compile(
-    rf"""["'`\])]{{0,3}}[^\S\n]*(?:==?>?|:=?(?!:)|->|[|│┃])(?:[^\S\n]*|(?<=":)\s*)"""
-    rf"(?:{_QUOTED}|{_LIST}|{_BLOCK}|{_BARE})"
+    rf"""["'`*\])]{{0,3}}[^\S\n]*(?:is(?=:))?(?:==?>?|:=?(?!:)|->|[|│┃])"""
+    rf"""(?:[^\S\n]*|(?<=":)\s*|\n[ ]+(?=\S+(?:\n|\Z)))"""  # in the next line of JSON; alone in that of YAML
+    rf"(?:(?:[A-Z]\w{{0,40}}\()?{_QUOTED}|{_LIST}|{_BLOCK}|{_BARE})"
 )
 _APART = re.compile(  # PASSWORD<tab>X, "--token", "X", ("password", "X"), is X, name: X / value: Y
-    rf"""(?:\t[^\S\n]*|[ ]{{2,}}|["']?[,\n]\s*["']?value["']?\s*:\s*|(?P<says>\s(?:is|was|to)\s)"""
+    rf"""(?:\t[^\S\n]*|[ ]{{2,}}|["']?[,\n]\s*["']?value["']?\s*:\s*|(?P<says>\s(?:is|was|to|provided:?)\s)"""
     rf"""|(?P<flag>[ ]|["'],\s*(?=["'])))(?:{_QUOTED}|{_BARE})"""
 )
 _ELEMENT = re.compile(r"[^<>\n]{0,80}>\s*(?P<bare>[^<>]+)</")  # <password>X</password>
@@ -317,10 +322,12 @@ def _is_secret(name, value, group, found, before):
         return quoted and is_secret_name(name) and (plain != "token" or _RANDOM.search(value))
     if _no_secret(value) or not hides(name, value):
         return False
-    if found.re is _APART and not found["flag"] and (found["says"] or plain == "token"):
+    if found.re is _APART and not found["flag"] and (found["says"] or plain in ("token", "pass")):
         return _RANDOM.fullmatch(value)  # "the password is hunter2", a table
     if group == "quoted" or name.startswith("-") or before.endswith(("<", "?", "&")):
         return True
+    if plain == "pass" and "=" not in found[0][:3]:  # the forward pass: bfloat16
+        return _RANDOM.fullmatch(value)
     # "Unexpected token: value", `token=token` and `key = read(...)` are no secrets; `password: opensesame` is.
     if plain in ("token", "secret") and (_NUMBER.fullmatch(value) or not (len(value) >= 8 and re.search(r"\d", value))):
         return False

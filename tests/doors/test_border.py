@@ -60,6 +60,9 @@ NAMED = [
     "PASSWORD=S;next=1", "f(password=S, x=1)", "{password: S, x: 1}", "password=S&x=1", "x-api-key: S",
     "credentials: S",
     "MY_LICENSE_KEY=R", "spring.datasource.password=S", "passphrase='S T'", "smtp_pass: S", "bearer R", "jwt=S",
+    "the password is: S", "webhook_secret:\n    S\nlr: 1", "password=\\\nS", "password = SecretStr('S')",
+    "**password**: S", "Ocp-Apim-Subscription-Key: S", "echo S | docker login --password-stdin", "API key: S",
+    "Incorrect API key provided: R",
 ]  # fmt: skip
 
 KEPT = [
@@ -77,6 +80,9 @@ KEPT = [
     "https://huggingface.co/Qwen/Qwen2.5?x=1", "sqlite:///study.db", "user@host: 3", "hf_argparser: hf_hub_download",
     "tokens/s 1234.5", "reward_token_accuracy=0.75", "50%|████ | 3/6", "\x1b[32mINFO\x1b[0m step 3", "step\\n3",
     "special_tokens_map.json", "lora_target=q_proj,k_proj", "signature=SIGFPE", "author=me", "secret_sauce/mean 0.5",
+    "botocore.exceptions.NoCredentialsError: Unable to locate credentials", "the forward pass: bfloat16 or float32",
+    "  3  pass      learning_rate    yours without bf16", "token=token",
+    "64 tokens: 12 s", "https://host/a@b", "lambda key: 1",
 ]  # fmt: skip
 
 
