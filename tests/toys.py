@@ -106,6 +106,10 @@ LIBRARY = {
             is_initialized = staticmethod(lambda: False)
         class version:
             cuda = None
+        class device:
+            pass
+        class dtype:
+            pass
         get_num_threads = lambda: 1
         set_num_threads = lambda count: None
     """,

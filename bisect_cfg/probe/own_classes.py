@@ -53,21 +53,21 @@ def _define(original, *args, **kwargs):
 def _build_dataclass(original, self, *args, **kwargs):
     if state.files:
         names = [field.name for field in dataclasses.fields(type(self)) if field.init]
-        _look(type(self), {**dict(zip(names, args)), **kwargs})  # noqa: B905
+        look(type(self), {**dict(zip(names, args)), **kwargs})  # noqa: B905
     return original(self, *args, **kwargs)
 
 
 def _build_model(original, self, /, **given):
-    _look(type(self), given)
+    look(type(self), given)
     return original(self, **given)
 
 
 def _validate(original, cls, given, *args, **kwargs):
-    _look(cls, given)
+    look(cls, given)
     return original(cls, given, *args, **kwargs)
 
 
-def _look(cls, given):
+def look(cls, given):
     """Record the defaults of the files' keys from which an object of a class is about to be built."""
     if not state.files or state.objects >= _MOST_OBJECTS or not isinstance(given, dict):
         return
@@ -75,7 +75,7 @@ def _look(cls, given):
     found = {}
     with contextlib.suppress(Exception):  # of a class of the user's own
         for key, (path, value) in _origins(given).items():
-            found.update(_defaults_within(path, value, *_fields(cls).get(key, (False, None, None))))
+            found.update(_defaults_within(path, value, *fields_of(cls).get(key, (False, None, None))))
     if found:
         shown = {".".join(path[1:]): values.encode(value, path[-1]) for path, value in found.items()}
         record.event(protocol.OwnDefaults("script", shown))
@@ -86,7 +86,7 @@ def _defaults_within(path, given, known, default, inner):
     """Path -> default, of a value that fills a field, and of all that is in it where that is of a class, too."""
     if not isinstance(given, dict) or inner is None:
         return {path: default} if known else {}
-    found, fields = {}, _fields(inner)
+    found, fields = {}, fields_of(inner)
     for key in (key for key in given if key in fields):
         found.update(_defaults_within((*path, key), given[key], *fields[key]))
     return found
@@ -130,9 +130,9 @@ def nodes_of(tree, before=()):
     return found
 
 
-def _fields(cls):
+def fields_of(cls):
     """Key -> whether the field has a default, that, and the class that it is of, if that has fields; of a model or a
-    dataclass."""
+    dataclass, by the names it is filled by."""
     if dataclasses.is_dataclass(cls):
         fields = [field for field in dataclasses.fields(cls) if field.init]
         defaults = field_defaults(fields)
@@ -151,8 +151,19 @@ def aliases_of(field):
     return [one for one in getattr(alias, "choices", [alias]) if isinstance(one, str)]
 
 
+def has_fields(cls):
+    """Whether a class is a dataclass or a model of pydantic's."""
+    return isinstance(cls, type) and (dataclasses.is_dataclass(cls) or hasattr(cls, "model_fields"))
+
+
+def replaced(thing, fields):
+    """Return an object with other values of some fields, built anew: it may compute more of them."""
+    if dataclasses.is_dataclass(thing):
+        return dataclasses.replace(thing, **fields)
+    return type(thing)(**{**{name: getattr(thing, name) for name in type(thing).model_fields}, **fields})
+
+
 def _class_in(annotation):
     """The class with fields in an annotation (``Reward | None``), None if there is none."""
     inner = (found for one in getattr(annotation, "__args__", ()) if (found := _class_in(one)) is not None)
-    own = isinstance(annotation, type) and (dataclasses.is_dataclass(annotation) or hasattr(annotation, "model_fields"))
-    return annotation if own else next(inner, None)
+    return annotation if has_fields(annotation) else next(inner, None)

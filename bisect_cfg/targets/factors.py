@@ -245,9 +245,11 @@ class Comparison:
             if one.field.partition(".")[0] not in (*one.source.set_by_user, Name.of(own).key.rpartition(".")[2]):
                 continue  # the same text by chance: nobody has set the field
             said = next((one for one in (name, own) if one in self.good), None)
-            if said is None and one.key not in one.own.defaults:
-                continue
-            good = one.own.defaults[one.key] if said is None else self.good[said]
+            good = self.good[said] if said else one.own.defaults.get(one.key)
+            if not said and one.key not in one.own.defaults:  # a key of a file: the good side is the library's
+                good = look_up(one.source.defaults, one.field)
+                if good is None or has_tag(good) or Name.of(own).key.rpartition(".")[2] not in one.own.read:
+                    continue
             if found.get(name, (own, None))[1] is None:  # a flag that only stands in for a key of a file has none
                 found[name] = own, variable_levels(own, good)[0] if one.own.kind == "env" else good
         return found

@@ -16,6 +16,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -130,20 +131,24 @@ def _of_environment(folder: str) -> bool:
 
 
 def modules_of(script: Path) -> list[Path]:
-    """The modules in a Python script's folder that it imports, directly or through one another, as its text says."""
+    """The modules that a Python script imports, directly or through one another, as its text says: from its folder, or
+    from one of the two above it, where `python -m` may be started."""
     found: dict[Path, None] = {}
     waiting = [script]
     while waiting and len(found) < _MODULES:
+        importing = waiting.pop()
+        folders = [importing.parent, *importing.parent.parents[:2]]
         try:
-            tree = ast.parse(waiting.pop().read_bytes())
+            tree = ast.parse(importing.read_bytes())
         except (OSError, ValueError, SyntaxError, RecursionError):
             continue
         for node in ast.walk(tree):
             names = [one.name for one in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = [node.module, *(f"{node.module}.{name}" for name in names)]
-            for name in names:
-                parts = [script.parent.joinpath(*name.split(".")[:n]) for n in range(1, name.count(".") + 2)]
+            for name in (name for name in names if name.partition(".")[0] not in sys.stdlib_module_names):
+                within = [name.split(".")[:number] for number in range(1, name.count(".") + 2)]
+                parts = [folder.joinpath(*part) for folder in folders for part in within]
                 for path in (file for part in parts for file in (part.with_suffix(".py"), part / "__init__.py")):
                     if path not in found and path != script and path.is_file():
                         found[path] = None

@@ -145,7 +145,7 @@ def _fields_made_of(source: Source, key: str, value: Encoded) -> list[str]:
     found += [f"{parent}.{last}"] if last in within and equal(within[last], value) else []
     code = "" if source.place is None else _code(str(source.place[0]))
     alike = (field for field in source.set_by_user if equal(source.raw[field], value))
-    return found + [field for field in alike if re.search(rf"\b{field}\s*=[^=\n][^\n]*?\b{re.escape(last)}\b", code)]
+    return found + [field for field in alike if re.search(rf"\b{field}\s*=(?!=)[^\n]*?\b{re.escape(last)}\b", code)]
 
 
 @functools.cache
@@ -190,7 +190,9 @@ def fork_point(capture: Capture) -> ForkPoint:
             continue
         if kind in OWN:
             ours = any(not why_pinned(capture, source, key) for key in source.set_by_user) or any(
-                one.own is source and one.key in source.defaults and not why_pinned(capture, one.source, one.field)
+                one.own is source
+                and (one.key in source.defaults or one.key.rpartition(".")[2] in source.read)
+                and not why_pinned(capture, one.source, one.field)
                 for one in handed_on(capture)
             )
         else:

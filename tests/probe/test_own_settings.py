@@ -56,6 +56,62 @@ TYPER = """
     app(standalone_mode=False)
 """
 
+TYRO = """
+    import dataclasses, tyro
+    @dataclasses.dataclass(frozen=True)
+    class Given:
+        dataset: str
+        mix: float = 0.1
+        tricky: bool = False
+        lr: float = 1e-6
+    given = tyro.cli(Given)
+"""
+
+TYRO_CALL = """
+    import tyro, types
+    def read(dataset: str, mix: float = 0.1, tricky: bool = False, lr: float = 1e-6):
+        return types.SimpleNamespace(mix=mix, tricky=tricky, lr=lr)
+    given = tyro.cli(read)
+"""
+
+FIRE = """
+    import fire, types
+    def read(dataset, mix=0.1, tricky=False, lr=1e-6):
+        globals()["given"] = types.SimpleNamespace(mix=mix, tricky=tricky, lr=lr)
+    fire.Fire()
+"""
+
+ABSL = """
+    from absl import flags
+    flags.DEFINE_string("dataset", None, "")
+    flags.DEFINE_float("mix", 0.1, "")
+    flags.DEFINE_boolean("tricky", False, "")
+    flags.DEFINE_float("lr", 1e-6, "")
+    given = flags.FLAGS
+    given(sys.argv)
+"""
+
+FILE_AS_DEFAULTS = """
+    import argparse, json
+    parser = argparse.ArgumentParser()
+    for name, kind, value in (("--mix", float, 0.1), ("--tricky", bool, False), ("--lr", float, 1e-6)):
+        parser.add_argument(name, type=kind, default=value)
+    parser.set_defaults(**json.loads('{"mix": 0.9, "tricky": true, "lr": 3e-4}'))
+    given = parser.parse_args([])
+"""
+
+MERGED = """
+    from omegaconf import OmegaConf
+    written = OmegaConf.create({"mix": 0.1, "tricky": False, "lr": 1e-6, "dataset": "x"})
+    given = OmegaConf.merge(written, OmegaConf.from_cli([word for word in sys.argv[1:] if "=" in word]))
+"""
+
+COMPOSED = """
+    from hydra import compose, initialize
+    with initialize(version_base=None, config_path="."):
+        given = compose("written", overrides=[word for word in sys.argv[1:] if "=" in word])
+"""
+
 VARIABLES = """
     import types
     copied = {**os.environ}, dict(os.environ), [value for _, value in os.environ.items()]
@@ -77,6 +133,7 @@ TRAINS = """
 """
 
 FLAGS = ("--mix", "0.9", "--tricky", "--lr", "3e-4")
+OVERRIDES = ("mix=0.9", "tricky=true", "lr=3e-4")
 MIX, TRICKY, BOTH = "given.mix > 0.5", "given.tricky", "given.tricky and args.temperature < 1"
 
 
@@ -91,22 +148,27 @@ def causes(tool, *arguments: object) -> tuple[list[list[str]], dict]:
 
 @pytest.mark.parametrize(
     ("reads", "flags"),
-    [(ARGPARSE, (*FLAGS, "--dataset", "x")), (SUBCOMMAND, FLAGS), (CLICK, (*FLAGS, "x")), (TYPER, FLAGS)],
-    ids=["argparse", "subcommand", "click", "typer"],
-)
+    [(ARGPARSE, (*FLAGS, "--dataset", "x")), (SUBCOMMAND, FLAGS), (CLICK, (*FLAGS, "x")), (TYPER, FLAGS),
+     (TYRO, (*FLAGS, "--dataset", "x")), (TYRO_CALL, (*FLAGS, "--dataset", "x")),
+     (FIRE, ("read", *FLAGS, "--dataset", "x")), (ABSL, (*FLAGS, "--dataset", "x")),
+     (FILE_AS_DEFAULTS, ()), (MERGED, OVERRIDES), (COMPOSED, OVERRIDES)],
+    ids=["argparse", "subcommand", "click", "typer", "tyro", "tyro_call", "fire", "absl", "file_as_defaults", "merged",
+         "composed"],
+)  # fmt: skip
 @pytest.mark.parametrize(
     ("fails", "cause"),
     [(MIX, ["script.mix"]), (TRICKY, ["script.tricky"]), (BOTH, ["script.tricky", "temperature"])],
 )
 def test_a_flag_of_the_scripts_own_is_found(tool, reads, flags, fails, cause):
     script(tool.folder, reads + TRAINS.format(fails))
+    (tool.folder / "written.yaml").write_text("{mix: 0.1, tricky: false, lr: 0.000001, dataset: x}")
     found, result = causes(tool, "--", *flags)
     assert [sorted(one) for one in found] == [cause]
     assert {row["start"] for row in result["trials"]} == {"cold", "config"}, "trials are forked where it is parsed"
     names = {name for row in result["trials"] for name in row["values"]}
     assert "script.lr" not in names, "it is the training config's learning_rate, and varied there"
     assert set(result["not_varied"]) & {"script.dataset", "script.output_dir"} == (
-        {"script.dataset"} if "x" in flags else set()
+        {"script.dataset"} if "x" in flags or reads == MERGED else set()
     )
 
 
@@ -222,6 +284,7 @@ def test_a_default_that_json_cannot_hold_is_the_parsers_own_object(tool):
 @pytest.mark.parametrize(("code", "reason"), [
     ("GRPOConfig(per_device_train_batch_size=given.batch, learning_rate=given.rate)", HANDED_ON),
     ("GRPOConfig(**dict(cfg,\n  per_device_train_batch_size = int(cfg['batch'])))", HANDED_ON),
+    ("batch = given.batch\nGRPOConfig(per_device_train_batch_size=batch, learning_rate=given.rate)", HANDED_ON),
     ("GRPOConfig(per_device_train_batch_size=8, learning_rate=given.rate)\nfolds(given.batch)", ""),
 ])  # fmt: skip
 def test_a_number_is_handed_on_where_the_code_says_so(tmp_path, code, reason):
@@ -333,6 +396,48 @@ def test_the_default_of_a_key_is_that_of_the_field_it_fills(tool, defined, built
     tool("report", "s")
     told = (tool.folder / "s/report.html").read_text()
     assert "All runs had your" in told and "script.other.speed" in told, "nobody knows whether it has a part in it"
+
+
+@pytest.mark.parametrize("load", [
+    "json.loads(pathlib.Path('bad.json').read_text())", "json.load(open('bad.json'))",
+    "Config.model_validate_json(open('bad.json', 'rb').read()).model_dump()",
+])  # fmt: skip
+def test_the_keys_of_a_file_that_is_read_as_text_are_found(tool, load):
+    """... but not those of the rows of a data set."""
+    script(tool.folder, """
+    import json, pathlib, types
+    from pydantic import BaseModel
+    class Config(BaseModel):
+        mix: float
+        tricky: bool
+        lr: float
+    rows = [json.loads(line) for line in open("rows.jsonl")]
+    found = """ + load + """
+    mix, tricky = found["mix"], found.get("tricky", False)
+    given = types.SimpleNamespace(mix=mix, tricky=tricky, lr=found["lr"])
+    """ + TRAINS.format("given.tricky and args.temperature < 1"))  # fmt: skip
+    (tool.folder / "bad.json").write_text(json.dumps({"mix": 0.9, "tricky": True, "lr": 3e-4}))
+    (tool.folder / "rows.jsonl").write_text(json.dumps({"answer": 4}) + "\n" + json.dumps({"answer": 42}) + "\n")
+    found, result = causes(tool)
+    assert [sorted(one) for one in found] == [["script.tricky", "temperature"]]
+    assert "it has no default" in result["not_varied"]["script.mix"], "no code says one"
+    assert not any("answer" in name for name in result["not_varied"])
+
+
+def test_a_key_that_is_handed_on_and_read_elsewhere_too_is_one_setting(tool):
+    """Its good side is the library's, in both places."""
+    script(
+        tool.folder,
+        """
+    import types, yaml
+    found = yaml.safe_load(open("bad.yaml"))
+    given = types.SimpleNamespace(lr=3e-4)
+    weight = found["training"]["weight_decay"]
+    """
+        + TRAINS.replace("weight_decay=0.1", "**found['training']").format("weight > 0.05 and found['window'] > 4"),
+    )
+    (tool.folder / "bad.yaml").write_text("window: 9\ntraining: {weight_decay: 0.1}\n")
+    assert causes(tool, "--good", "script.window=2")[0] == [["script.window", "weight_decay"]]
 
 
 def test_a_good_value_for_every_setting_leaves_no_other_cause(tool):

@@ -10,7 +10,7 @@ import sys
 
 _LIBRARIES = (
     "torch", "transformers", "trl", "peft", "accelerate", "huggingface_hub", "vllm", "datasets", "safetensors",
-    "argparse", "click", "typer", "hydra", "omegaconf",
+    "argparse", "click", "typer", "tyro", "fire", "absl", "hydra", "omegaconf", "yaml", "tomllib", "pydantic", "dotenv",
 )  # fmt: skip
 
 

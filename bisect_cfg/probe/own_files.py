@@ -1,0 +1,203 @@
+"""Files of settings that the user's own code loads: their keys are offered by their names with dots.
+
+YAML, JSON and TOML come as dictionaries, Hydra and OmegaConf as configs. JSON is also what rows of a data set are: its
+text is one of settings where a file of just that length was opened shortly before.
+"""
+
+import contextlib
+import sys
+from collections import deque
+
+from . import own_classes
+from .imports import when_imported
+from .own_offers import alone, asked_by, offer, type_name
+from .standard_library import _getframe, json, os
+from .wrap import around
+
+# Functions that read settings, by module: from an open file or a text.
+_LOADERS = {
+    "yaml": ("load", "safe_load", "full_load", "unsafe_load"),
+    "json": ("load", "loads"),
+    "orjson": ("loads",),
+    "json5": ("load", "loads"),
+    "tomllib": ("load", "loads"),
+    "tomli": ("load", "loads"),
+    "toml": ("load", "loads"),
+}
+
+# Modules that read rows of data sets as well.
+_ROWS = ("json", "orjson", "json5")
+
+# So many files of so many settings are looked at: whatever else a script loads is data.
+_MOST_FILES, _MOST_SETTINGS = 8, 300
+
+# Of so many files that were opened last it is known what a text can be the content of.
+_LAST_OPENED = 64
+
+_CODE = (".py", ".pyc", ".so")
+
+
+class _State:
+    """One per process."""
+
+    opened: deque = deque(maxlen=_LAST_OPENED)  # paths
+    rows: set = set()  # (code, instruction) that reads text which is no file's
+
+
+_state = _State()
+
+
+def install():
+    """Wait for what loads files and wrap it as it comes."""
+    sys.addaudithook(_note_opened)
+    for name in _LOADERS:
+        when_imported(name, _wrap_loaders)
+    when_imported("ruamel.yaml.main", lambda module: around(module.YAML, "load", _load))
+    when_imported("pydantic.main", lambda module: around(module.BaseModel, "model_validate_json", _validate_json))
+    when_imported("omegaconf.omegaconf", _wrap_omegaconf)
+    when_imported("hydra._internal.hydra", lambda module: around(module.Hydra, "compose_config", _compose_config))
+
+
+def _note_opened(event, arguments):
+    if event == "open" and isinstance(arguments[0], (str, bytes)) and isinstance(arguments[1], str):
+        path = os.fsdecode(arguments[0])
+        if not path.endswith(_CODE):
+            _state.opened.append(os.path.abspath(path))
+
+
+def _is_of_file(text, user):
+    """Whether a text is the content of a file that was opened shortly before; line ends may be shorter by now."""
+    place = user.f_code, user.f_lasti
+    if place in _state.rows:
+        return False
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
+    sizes = (len(data), len(data) + data.count(b"\n"))
+    for path in set(_state.opened):
+        with contextlib.suppress(OSError):
+            if os.path.getsize(path) in sizes:
+                return True
+    _state.rows.add(place)
+    return False
+
+
+# ------------------------------------------------------------------------------------------------------- dictionaries
+
+
+def _wrap_loaders(module):
+    for name in _LOADERS[module.__name__]:
+        around(module, name, _load_json if module.__name__ in _ROWS and name == "loads" else _load)
+
+
+def _load(original, *args, **kwargs):
+    found, user = original(*args, **kwargs), asked_by(_getframe(2), ())
+    if user is not None and isinstance(found, dict):
+        _offer_file(found, user)
+    return found
+
+
+def _load_json(original, text, *args, **kwargs):
+    found, user = original(text, *args, **kwargs), asked_by(_getframe(2), ())
+    if user is not None and isinstance(found, dict) and _is_of_file(text, user):
+        _offer_file(found, user)
+    return found
+
+
+def _validate_json(original, cls, text, *args, **kwargs):
+    user, found = asked_by(_getframe(2), ()), None
+    with contextlib.suppress(ValueError):  # the model says better what is wrong
+        found = json.loads(text)
+    if user is None or not isinstance(found, dict) or not _is_of_file(text, user):
+        return original(cls, text, *args, **kwargs)
+    _offer_file(found, user)
+    own_classes.look(cls, found)
+    return original(cls, json.dumps(found), *args, **kwargs)
+
+
+def _offer_file(found, user):
+    """Offer what was read from a file, and put in the values of the trial."""
+    if len(own_classes.state.files) < _MOST_FILES:
+        own_classes.state.files.append(found)
+        _offer_leaves(found, {}, user, lambda name, value: _put(found, name.split("."), value))
+
+
+def _put(tree, keys, value):
+    for key in keys[:-1]:
+        tree = tree[key]
+    tree[keys[-1]] = value
+
+
+def _leaves(tree):
+    """Dotted name -> value, of a dictionary of dictionaries whose keys are plain names."""
+    nodes = own_classes.nodes_of(tree)
+    return {".".join(path): value for path, value in nodes.items() if not isinstance(value, dict)}
+
+
+def _offer_leaves(tree, defaults, user, put):
+    found = _leaves(tree)
+    if len(found) <= _MOST_SETTINGS:
+        offer(found, defaults, {name: type_name(None, value) for name, value in found.items()}, user, put)
+
+
+# ------------------------------------------------------------------------------------------------- OmegaConf and Hydra
+
+
+def _wrap_omegaconf(module):
+    around(module.OmegaConf, "load", _load_omegaconf)
+    around(module.OmegaConf, "from_cli", _load_omegaconf)
+    around(module.OmegaConf, "merge", _merge_omegaconf)
+
+
+def _load_omegaconf(original, *args, **kwargs):
+    with alone():
+        config = original(*args, **kwargs)
+    user = asked_by(_getframe(2), ())
+    if user is not None:
+        own_classes.state.files.append(found := _plain(config))
+        _offer_leaves(found, {}, user, _putting_into(config))
+    return config
+
+
+def _merge_omegaconf(original, *configs):
+    """The default of a key is its value in the first config that has it, if a later one has it too or the first is made
+    of a class of the user's."""
+    merged, user = original(*configs), asked_by(_getframe(2), ())
+    if user is None:
+        return merged
+    defaults, of = {}, sys.modules["omegaconf.omegaconf"].OmegaConf
+    trees = [_leaves(_plain(config)) for config in configs if of.is_config(config)]
+    classes = [of.is_config(config) and of.get_type(config) is not dict for config in configs]
+    for number, tree in enumerate(trees):
+        later = {key for other in trees[number + 1 :] for key in other}
+        for key, value in tree.items():
+            if (key in later or classes[number]) and value != "???":
+                defaults.setdefault(key, value)
+    _offer_leaves(_plain(merged), defaults, user, _putting_into(merged))
+    return merged
+
+
+def _plain(config):
+    """A config of OmegaConf as dictionaries, without what it takes from elsewhere."""
+    found = sys.modules["omegaconf.omegaconf"].OmegaConf.to_container(config)
+    return found if isinstance(found, dict) else {}
+
+
+def _putting_into(config):
+    module = sys.modules["omegaconf.omegaconf"]
+
+    def put(name, value):
+        with module.flag_override(config, ["struct", "readonly"], False):
+            module.OmegaConf.update(config, name, value)
+
+    return put
+
+
+def _compose_config(original, self, *args, **kwargs):
+    config = original(self, *args, **kwargs)
+    caller, before = _getframe(2), {}
+    if caller.f_code.co_name not in ("run", "compose"):
+        return config  # it only looks what mode it is in
+    with contextlib.suppress(Exception):  # one that cannot be composed without them has no defaults
+        before = _plain(original(self, **{**kwargs, "overrides": [], "with_log_configuration": False}))
+    now = {name: value for name, value in _plain(config).items() if name != "hydra"}
+    _offer_leaves(now, _leaves(before), asked_by(caller, ("hydra",)) or caller, _putting_into(config))
+    return config

@@ -1,0 +1,83 @@
+"""What the user's code says of the keys of its own files: the default of each, and which it reads by name."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from bisect_cfg.probe.protocol import Encoded
+from bisect_cfg.targets.interpreters import modules_of
+
+_READERS = ("get", "pop", "setdefault", "getattr")
+"""What reads a key, its default last: ``config.get("window", 4)``, ``getattr(config, "window", 4)``."""
+
+_CONFIGS = ("Config", "Arguments", "Args")
+"""What the class ends with whose fields are a library's: a key that is read for one of them is handed on."""
+
+
+@dataclass(frozen=True)
+class OwnCode:
+    """Of all modules of a script.
+
+    Attributes:
+        defaults: key, without what it is nested in -> the one default that the code has for it.
+        read: keys that the code reads by name for something other than a field of a configuration object.
+    """
+
+    defaults: Mapping[str, Encoded]
+    read: frozenset[str]
+
+
+def own_code(scripts: Iterable[str]) -> OwnCode:
+    """Read the code of scripts and of the modules beside them that they import."""
+    paths = {path for script in scripts for path in (Path(script), *modules_of(Path(script)))}
+    found: dict[str, list[Encoded]] = {}
+    read: set[str] = set()
+    for path in sorted(paths):
+        defaults, names = _said_by(path)
+        read |= names
+        for key, value in defaults:
+            found.setdefault(key, []).append(value)
+    once = {key: values[0] for key, values in found.items() if all(repr(one) == repr(values[0]) for one in values)}
+    return OwnCode(once, frozenset(read))
+
+
+@functools.cache
+def _said_by(path: Path) -> tuple[list[tuple[str, Encoded]], set[str]]:
+    """The keys of a module with a default, as often as it says one, and the keys that it reads."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return [], set()
+    constants = {node.targets[0].id: node.value for node in tree.body
+                 if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}  # fmt: skip
+    defaults, read, handed = [], Counter(), Counter()
+    for node in ast.walk(tree):
+        for key, default in _reads(node):
+            read[key] += 1
+            value = constants.get(default.id, default) if isinstance(default, ast.Name) else default
+            with suppress(ValueError, TypeError, SyntaxError):  # it is no literal
+                literal = None if value is None else ast.literal_eval(value)
+                if literal is not None and not isinstance(literal, (dict, set, bytes)):
+                    defaults.append((key, list(literal) if isinstance(literal, tuple) else literal))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_CONFIGS):
+            handed.update(key for inner in ast.walk(node) for key, _ in _reads(inner))
+    return defaults, set(read - handed)
+
+
+def _reads(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
+    """The key that an expression reads, and the expression of its default if it has one."""
+    match node:
+        case ast.Subscript(slice=ast.Constant(value=str(key)), ctx=ast.Load()):
+            yield key, None
+        case ast.Attribute(attr=key, ctx=ast.Load()):
+            yield key, None
+        case ast.Call(func=ast.Attribute(attr=reader) | ast.Name(id=reader), args=args) if reader in _READERS:
+            match args[reader == "getattr" :]:
+                case [ast.Constant(value=str(key)), *default]:
+                    yield key, default[0] if default else None

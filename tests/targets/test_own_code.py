@@ -1,0 +1,40 @@
+"""What the user's code says of the keys of its own files."""
+
+from __future__ import annotations
+
+import textwrap
+
+from bisect_cfg.targets.own_code import own_code
+
+
+def test_a_default_is_what_all_of_the_code_says(tmp_path):
+    (tmp_path / "rewards.py").write_text(
+        "def build(config):\n    return config.get('window', 4), config.pop('odd', 2)\n"
+    )
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent("""
+        import rewards
+        WINDOW = 4
+        config["reward"].get("window", WINDOW), config.get("odd", 1), getattr(config, "eps", -1e-6)
+        config.get("reward", {}), config.get("made", str(2)), config.get("none", None)
+        config.get("targets", ("q", "v"))
+    """)
+    )
+    assert own_code([str(tmp_path / "train.py")]).defaults == {"window": 4, "eps": -1e-6, "targets": ["q", "v"]}
+
+
+def test_a_key_that_is_only_handed_on_is_not_read(tmp_path):
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent("""
+        GRPOConfig(beta=config["beta"], temperature=float(config.get("heat")), **config["training"])
+        reward(config["beta"], config.window)
+    """)
+    )
+    read = own_code([str(tmp_path / "train.py")]).read
+    assert {"beta", "window"} <= read and "heat" not in read
+
+
+def test_code_that_cannot_be_read_says_nothing(tmp_path):
+    (tmp_path / "train.py").write_text("def broken(:")
+    for path in (tmp_path / "train.py", tmp_path / "gone.py"):
+        assert not own_code([str(path)]).defaults
