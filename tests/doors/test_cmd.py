@@ -1,10 +1,12 @@
 """Commands as they are typed, and what they answer: each case of `tests/cmd/*.yaml`.
 
 A case has `files` (name -> text; a script that imports nothing is completed by `toys.script`; a notebook has a list of
-cells), what is `run` there, the exit `status` (2 where nothing is said), and what it `says` on standard error, or where
-it says nothing there, on standard output, with ``...`` for anything. Its `result` says what result.json holds: key ->
-value; keys within keys have a dot, and a cause is its settings. More commands may follow in `then`. With RECORD=1 in
-the environment the files are written anew with what is said now, but for what has a ``...``.
+cells; a text that begins with ``#!PYTHON`` is a program), what is `run` there, the exit `status` (2 where nothing is
+said), and what it `says` on standard error, or where it says nothing there, on standard output, with ``...`` for
+anything. Its `result` says what result.json holds: key -> value; keys within keys have a dot, and causes and changes
+are the names of their settings. In its `environment` stand FOLDER and LIBRARY, the stand-in for TRL. More commands may
+follow in `then`. With RECORD=1 in the environment the files are written anew with what is said now, but for what has a
+``...``.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def write(folder: Path, files: dict[str, Any]) -> None:
         elif path.suffix == ".py" and not text.startswith("import"):
             toys.script(folder, toys.FAILS if text == "FAILS" else text, name)
         else:
-            path.write_text(text)
+            path.write_text(text.replace("#!PYTHON", f"#!{sys.executable}"))
+            path.chmod(0o755 if text.startswith("#!PYTHON") else 0o644)
 
 
 def steady(said: str, folder: Path) -> str:
@@ -55,6 +58,8 @@ def holds(folder: Path, key: str) -> Any:
     value = json.loads(path.read_text())
     for part in key.split("."):
         value = value[int(part) if part.lstrip("-").isdigit() else part]
+    if key.endswith("changes"):
+        return list(value)
     return [sorted(one["parameters"]) for one in value] if key == "causes" else value
 
 
@@ -68,9 +73,11 @@ def test_a_command_says(tool: ForkedTool, path: Path, number: int) -> None:
     case = content["cases"][number]
     write(tool.folder, content.get("files", {}))
     tool.environment |= {"COLUMNS": "100", "NO_COLOR": "1", "PWD": str(tool.folder)}
+    library = tool.environment["PYTHONPATH"]
     for step in (case, *case.get("then", ())):
         write(tool.folder, step.get("files", {}))
-        tool.environment |= step.get("environment", {})
+        for name, value in {**content.get("environment", {}), **step.get("environment", {})}.items():
+            tool.environment[name] = value.replace("FOLDER", str(tool.folder)).replace("LIBRARY", library)
         said = tool(*(word.replace("PYTHON", sys.executable) for word in shlex.split(step["run"])))
         found = steady(said.err or said.out, tool.folder)
         if os.environ.get("RECORD") and "..." not in step.get("says", ""):

@@ -346,18 +346,6 @@ def test_each_process_is_told_its_number_and_the_port(tmp_path, given, wanted, c
     assert not given or not numbers or {one["TORCHELASTIC_USE_AGENT_STORE"] for one in found} == {"False"}
 
 
-def test_how_many_processes_where_there_is_one(tool):
-    """A line that is used for both is no mistake; alone it leaves nothing to vary, and several need a launcher."""
-    written(tool, "def step(number): 1 / 0")
-    for options, status, said in (
-        (("--only", "launch.num_processes"), 2, "leaves nothing to vary"),
-        (("--only", "launch.num_processes", "--only", "bf16"), 1, ""),  # the good configuration fails as well
-        (("--good", "launch.num_processes=2"), 2, "needs a launcher"),
-    ):
-        told = tool("bisect", "train.py", "--study", "s", "--restart", *QUICK, *options)
-        assert told.status == status and said in told.err and "does not know" not in told.all
-
-
 ALONE = """
     import socket, time
     import trl.trainer.grpo_config as config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import multiprocessing
 import os
@@ -183,18 +184,35 @@ def _hold(address: str, held, done) -> None:
         done.wait()
 
 
-def test_a_writer_on_another_machine_lives_as_long_as_it_is_heard_of(storage, monkeypatch) -> None:
-    now, here = [1000.0], stores._this_process()
-    monkeypatch.setattr(time, "time", lambda: now[0])
-    with monkeypatch.context() as there:
-        there.setattr(stores, "_this_process", lambda: {**here, "host": "elsewhere"})
-        opened(storage)._hold()
-    now[0] += stores.SILENCE_SECONDS - 1
-    with pytest.raises(StudyHeld, match="on elsewhere"), opened(storage).alive():
+@pytest.mark.parametrize(
+    ("writer", "lives"),
+    [({"beat": 1000.0 - stores.SILENCE_SECONDS + 1}, True), ({"beat": 1000.0 - stores.SILENCE_SECONDS}, False),
+     ({"beat": "now"}, False), ({"host": 1}, False), ({}, False)],
+)  # fmt: skip
+def test_a_writer_on_another_machine_lives_as_long_as_it_is_heard_of(storage, monkeypatch, writer, lives) -> None:
+    """And one of another form is none."""
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    store = opened(storage)
+    written = {"host": "elsewhere", "pid": 1, "store": "another", **writer} if writer else {}
+    store.study.set_user_attr("writer", written)
+    with pytest.raises(StudyHeld, match="on elsewhere") if lives else contextlib.nullcontext(), store.alive():
+        assert store.count() == 0
+
+
+def test_of_two_that_find_no_writer_at_once_one_holds_the_study(tmp_path, monkeypatch) -> None:
+    """The second one has looked before the first one wrote, and writes after it."""
+    first, second = (opened(f"sqlite:///{tmp_path}/s.db") for _ in range(2))
+    told: list[str] = []
+
+    def late(seconds: float) -> None:
+        if not told:
+            told.append("")
+            second.study.set_user_attr("writer", {**first.study.user_attrs["writer"], "store": second._name})
+
+    monkeypatch.setattr("bisect_cfg.store.store.time.sleep", late)
+    with pytest.raises(StudyHeld), first.alive():
         pass
-    now[0] += 2
-    with opened(storage).alive():
-        pass
+    assert first.study.user_attrs["writer"]["store"] == second._name, "and it takes the other one's word from nobody"
 
 
 def test_optuna_asks_what_the_tool_asks() -> None:
@@ -211,29 +229,3 @@ def test_optuna_asks_what_the_tool_asks() -> None:
     assert values == {**GOOD, **{name: BAD[name] for name in subset}}
     asked = ours.study.sampler.state().question
     assert {name for index, name in enumerate(BAD) if asked.subset >> index & 1} == subset
-
-
-def test_of_two_that_find_no_writer_at_once_one_holds_the_study(storage, monkeypatch) -> None:
-    """The second one has looked before the first one wrote, and writes after it."""
-    first, second = opened(storage), opened(storage)
-    told: list[str] = []
-
-    def late(seconds: float) -> None:
-        if not told:
-            told.append("")
-            second.study.set_user_attr("writer", {**first.study.user_attrs["writer"], "store": second._name})
-
-    monkeypatch.setattr("bisect_cfg.store.store.time.sleep", late)
-    if isinstance(first.storage, optuna.storages.InMemoryStorage):
-        pytest.skip("shared by no other process")
-    with pytest.raises(StudyHeld), first.alive():
-        pass
-    assert first.study.user_attrs["writer"]["store"] == second._name, "and it takes the other one's word from nobody"
-
-
-@pytest.mark.parametrize("writer", [{}, {"host": 1}, {"host": "x", "beat": "now"}, "somebody"])
-def test_a_writer_of_another_form_is_none(storage, writer) -> None:
-    store = opened(storage)
-    store.study.set_user_attr("writer", writer)
-    with store.alive():
-        assert store.count() == 0

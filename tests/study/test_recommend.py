@@ -10,9 +10,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import toys
 import yaml
-from tools import QUICK, Studied, recorded, slow, until
+from tools import Studied, recorded, slow, until
 
 SCRIPT = """
     import os, signal, time
@@ -153,26 +152,6 @@ def test_the_first_remedy_is_verified_and_the_others_as_the_time_allows(tool):
     assert before.items() <= safe_trials(tool.folder / "s").items()
 
 
-def test_alive_and_not_healthy_is_not_recommended(tool):
-    script(tool.folder, entropy="2.0 if args.learning_rate == 5e-5 and args.weight_decay == 0 else 2.0 * 0.8 ** number")
-    result, found, said = bisected(tool)
-    assert result["status"] == "isolated" and found is None
-    assert "No remedy trained healthily" in said and "entropy fell" in said and "APPLY" not in said
-    assert not (tool.folder / "s/safe_config.yaml").exists()
-
-
-def test_a_reset_that_only_delays_a_silent_failure_is_told(tool):
-    # The policy collapses at once with both settings, and slowly, beyond the trials, with learning_rate alone.
-    fast, slowly = "0.2 ** number", "0.94 ** number"
-    entropy = f"2.0 * (1 if args.learning_rate < 1e-3 else {fast} if args.weight_decay else {slowly})"
-    groups = "'frac_reward_zero_std': 1.0 if args.learning_rate > 1e-3 and args.weight_decay and number > 2 else 0.0"
-    script(tool.folder, threshold="1.0", entropy=f"{entropy}, {groups}")
-    result, found, said = bisected(tool, "-v")
-    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["learning_rate", "weight_decay"]]
-    assert list(found["changes"]) == ["learning_rate"]
-    assert "Not recommended: weight_decay=0" in said and "may only delay the failure" in said
-
-
 def test_when_the_budget_ends_nothing_is_called_verified_that_is_not(tool):
     script(tool.folder, pause="time.sleep(0.05)")  # three verifications of 30 steps take more than four seconds
     result, found, _ = bisected(tool, "--no-recommend")
@@ -199,19 +178,6 @@ def test_an_alternative_that_nobody_ran_is_never_recommended(tool):
     assert cut["configuration"] in [row["values"] for row in result["trials"] if row["outcome"] == "pass"]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("bisect", "train.py", "--study", "s", *QUICK, "--keep", "learning_rat"), "Did you mean learning_rate?"),
-        (("recommend", "nowhere"), "holds no study"),
-    ],
-)
-def test_names_and_studies_that_there_are_not(tool, words, says):
-    script(tool.folder)
-    said = tool(*words)
-    assert said.status == 2 and says in said.err and "Traceback" not in said.all
-
-
 @pytest.mark.parametrize(("how", "jobs"), [(signal.SIGKILL, 1), slow(signal.SIGINT, 3)])
 def test_stopped_anywhere_it_goes_on_and_runs_nothing_twice(tool, how, jobs):
     script(tool.folder, pause="time.sleep(0.01)")
@@ -229,27 +195,3 @@ def test_stopped_anywhere_it_goes_on_and_runs_nothing_twice(tool, how, jobs):
     assert bisected(tool)[1]["verified"] is True
     counted = [asked for asked, outcome, _ in safe_trials(study).values() if outcome in ("pass", "fail")]
     assert len(counted) == len(set(counted)), "a finished run was run again"
-
-
-@pytest.mark.parametrize(
-    ("name", "read", "text", "new"),
-    [
-        ("c.json", "json; c = json.load(open('c.json'))", '{"beta": 0.2, "learning_rate": 0.1}\n', '{"beta": 0.0, '),
-        (
-            "c.toml",
-            "tomllib; c = tomllib.load(open('c.toml', 'rb'))",
-            "learning_rate = 0.1\nbeta = 0.2\n",
-            "beta = 0.0",
-        ),
-    ],
-)
-def test_the_line_of_a_file_that_the_script_reads_itself(tool, name, read, text, new):
-    (tool.folder / name).write_text(text)
-    body = f"""
-    import {read}
-    args = GRPOConfig(output_dir="out", **c)
-    GRPOTrainer(args, lambda step: 1 / (step - 3 if args.beta else 1) and {{}}).train()
-    """
-    toys.script(tool.folder, body)
-    (edit,) = tool.bisect("train.py", *QUICK).result["recommendation"]["edits"]
-    assert Path(edit["file"]).name == name and edit["new"].startswith(new)
