@@ -52,8 +52,12 @@ def start(path):
         _hand_down(orders.request)
         _attach(orders.request.folder)
         _note_preparations()
-        return
+    else:
+        _serve(orders)
 
+
+def _serve(orders):
+    """Import the libraries, or run the script up to where a trial begins to differ, and fork there for each trial."""
     server = serve.Server(orders.socket)
     os.set_inheritable(orders.socket, False)
     nvml_of_the_user = os.environ.get(_NVML)

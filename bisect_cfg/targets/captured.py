@@ -190,6 +190,51 @@ class Capture:
         return replace(self, asked=(*asked, *in_file), accelerate=accelerate)
 
 
+@dataclass
+class _Seen:
+    """What the events tell so far.
+
+    Attributes:
+        sources: (kind, index) -> the source as it is by now.
+        begun: the training that runs.
+        completed: those that have ended.
+        prepared: index of the config that a trainer was built with which has not begun to train.
+        rank: which of several processes this is.
+    """
+
+    sources: dict[tuple[str, int], Source] = field(default_factory=dict)
+    begun: TrainBegin | None = None
+    completed: list[Completed | TrainBegin] = field(default_factory=list)
+    prepared: int | None = None
+    rank: RankBegin = RankBegin(0, 0, 1)
+
+    def add(self, event: Event) -> None:
+        """Take in the next event."""
+        key = getattr(event, "kind", ""), getattr(event, "index", 0)
+        known, begun = self.sources.get(key), self.begun
+        match event:
+            case ConfigBuilt():
+                told = {one.name: getattr(event, one.name) for one in fields(event)}
+                self.sources[key] = Source(**told, resolved={}, passed=event.raw)
+            case ConfigResolved() if known:
+                self.sources[key] = replace(known, resolved=event.values, devices=event.devices)
+            case Assigned() if known and begun is None:
+                # training_args.learning_rate = ... after the object was built: what the user set, like the rest.
+                now = {event.name: event.value}
+                self.sources[key] = replace(known, raw={**known.raw, **now}, resolved={**known.resolved, **now})
+            case Changed() if known and begun is None and event.name not in known.changed:
+                self.sources[key] = replace(known, changed=(*known.changed, event.name))
+            case TrainerBuilt() if begun is None and event.args is not None:
+                self.prepared = event.args
+            case RankBegin():
+                self.rank = event
+            case TrainBegin():
+                self.begun, self.prepared = event, None
+            case Completed():
+                self.completed.append(begun or event)
+                self.begun = None
+
+
 def read_capture(events: Sequence[Event], configured: bool = True) -> Capture | None:
     """Read the probe's events; None if no training config was built.
 
@@ -198,37 +243,12 @@ def read_capture(events: Sequence[Event], configured: bool = True) -> Capture | 
         configured: False also reads a run that ended before it built one: it has the settings of the script's own, if
             any, and the config is empty.
     """
-    sources: dict[tuple[str, int], Source] = {}
-    begun: TrainBegin | None = None
-    completed: list[Completed | TrainBegin] = []
-    prepared: int | None = None
-    rank = RankBegin(0, 0, 1)
+    seen = _Seen()
     for event in events:
-        key = getattr(event, "kind", ""), getattr(event, "index", 0)
-        known = sources.get(key)
-        match event:
-            case ConfigBuilt():
-                told = {one.name: getattr(event, one.name) for one in fields(event)}
-                sources[key] = Source(**told, resolved={}, passed=event.raw)
-            case ConfigResolved() if known:
-                sources[key] = replace(known, resolved=event.values, devices=event.devices)
-            case Assigned() if known and begun is None:
-                # training_args.learning_rate = ... after the object was built: what the user set, like the rest.
-                now = {event.name: event.value}
-                sources[key] = replace(known, raw={**known.raw, **now}, resolved={**known.resolved, **now})
-            case Changed() if known and begun is None and event.name not in known.changed:
-                sources[key] = replace(known, changed=(*known.changed, event.name))
-            case TrainerBuilt() if begun is None and event.args is not None:
-                prepared = event.args
-            case RankBegin():
-                rank = event
-            case TrainBegin():
-                begun, prepared = event, None
-            case Completed():
-                completed.append(begun or event)
-                begun = None
+        seen.add(event)
+    begun, completed, rank = seen.begun, seen.completed, seen.rank
     done = {event.args for event in completed}
-    configs = {index: source for (kind, index), source in sources.items() if kind == "args"}
+    configs = {index: source for (kind, index), source in seen.sources.items() if kind == "args"}
     left = [index for index in configs if index not in done]
     own = own_settings(events)
     if not configs and not configured and own:
@@ -241,13 +261,13 @@ def read_capture(events: Sequence[Event], configured: bool = True) -> Capture | 
     # The one the trainer got; if training never began, the last one built, one of GRPO before others.
     grpo = [index for index in left or configs if configs[index].grpo]
     last = (grpo or left or list(configs))[-1]
-    args = configs[next((index for index in (told.args, prepared) if index in configs), last)]
+    args = configs[next((index for index in (told.args, seen.prepared) if index in configs), last)]
     asked = asked_of(rank.given, told.in_force)
     deepspeed = _deepspeed_file(rank.given, asked, args.raw)
     return Capture(
         replace(args, world_size=told.world_size),
-        _beside(sources, begun) | own,
-        tuple(sources),
+        _beside(seen.sources, begun) | own,
+        tuple(seen.sources),
         tuple(told.modules),
         told.environment,
         any(isinstance(event, Prepared) for event in events),

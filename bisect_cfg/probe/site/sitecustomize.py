@@ -14,66 +14,58 @@ _LIBRARIES = (
 )  # fmt: skip
 
 
-def _start():
-    from _frozen_importlib import module_from_spec
-    from _frozen_importlib_external import PathFinder, SourceFileLoader, spec_from_file_location
+def _load_children(folder):
+    """The one module of the probe that every process needs."""
+    from _frozen_importlib_external import SourceFileLoader
 
-    here = os.path.dirname(os.path.abspath(__file__))
-    folder = os.path.dirname(here)
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
-    value = os.environ.get("BISECT_CFG_PROBE")
-    started = value is not None and value.startswith(("child:", "alone:"))
+    children = type(sys)("_bisect_cfg_probe.children")
+    children.__file__ = os.path.join(folder, "children.py")
+    exec(SourceFileLoader(children.__name__, children.__file__).get_code(children.__name__), children.__dict__)
+    return children
 
-    children = None
-    if value:
-        children = type(sys)("_bisect_cfg_probe.children")
-        children.__file__ = os.path.join(folder, "children.py")
-        loader = SourceFileLoader(children.__name__, children.__file__)
-        exec(loader.get_code(children.__name__), children.__dict__)
-        if started:
-            children.join(value)
-            children.restore_path()
-        else:
-            children.begin(os.path.dirname(value))
 
-    def load():
-        spec = spec_from_file_location(
-            "_bisect_cfg_probe", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
-        )
-        package = type(sys)(spec.name)
-        package.__spec__, package.__file__, package.__path__, package.__loader__ = (
-            spec,
-            spec.origin,
-            [folder],
-            spec.loader,
-        )
-        package.__package__ = spec.name
-        sys.modules[spec.name] = package
-        sys.modules[children.__name__] = package.children = children
-        spec.loader.exec_module(package)
-        from _bisect_cfg_probe import boot
+def _load(folder, children):
+    """The whole probe."""
+    from _frozen_importlib_external import spec_from_file_location
 
-        return boot
+    spec = spec_from_file_location(
+        "_bisect_cfg_probe", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    package = type(sys)(spec.name)
+    package.__spec__, package.__file__, package.__path__ = spec, spec.origin, [folder]
+    package.__loader__, package.__package__ = spec.loader, spec.name
+    sys.modules[spec.name] = package
+    sys.modules[children.__name__] = package.children = children
+    spec.loader.exec_module(package)
+    from _bisect_cfg_probe import boot
+
+    return boot
+
+
+def _wait_for_library(folder, children):
+    """Load the probe when one of the libraries is looked for, by a finder that finds nothing itself."""
 
     class Waiting:
-        """Loads the probe when one of the libraries is looked for; finds nothing itself."""
-
         armed = True
 
         @classmethod
         def find_spec(cls, name, path=None, target=None):
             if cls.armed and name in _LIBRARIES:
                 cls.armed = False
-                load().join()
+                _load(folder, children).join()
                 first = sys.meta_path[0]
                 if first is not cls:  # put there just now, and passed over by the search that is going on
                     return first.find_spec(name, path, target)
             return None
 
-    if started:
-        sys.meta_path.insert(0, Waiting)
+    sys.meta_path.insert(0, Waiting)
 
-    # The environment may have a sitecustomize of its own, which ours has shadowed: give it its turn.
+
+def _run_shadowed(started):
+    """The environment may have a sitecustomize of its own, which ours has shadowed: give it its turn."""
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder
+
     own = PathFinder.find_spec("sitecustomize", sys.path)
     if own is not None and own.loader is not None:
         module = module_from_spec(own)
@@ -85,8 +77,24 @@ def _start():
     elif started:
         # What the interpreter expects where there is no such module: it goes on, and none is listed.
         raise ImportError("there is none", name="sitecustomize")
+
+
+def _start():
+    here = os.path.dirname(os.path.abspath(__file__))
+    folder = os.path.dirname(here)
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    value = os.environ.get("BISECT_CFG_PROBE")
+    started = value is not None and value.startswith(("child:", "alone:"))
+    children = _load_children(folder) if value else None
+    if started:
+        children.join(value)
+        children.restore_path()
+        _wait_for_library(folder, children)
+    elif value:
+        children.begin(os.path.dirname(value))
+    _run_shadowed(started)
     if value and not started:
-        load().start(value)
+        _load(folder, children).start(value)
 
 
 _start()
