@@ -305,7 +305,7 @@ def own_settings(events: Sequence[Event]) -> dict[str, Source]:
             found[row.kind] = replace(own, defaults={**own.defaults, **row.defaults})
     if (own := found.get("script")) is not None:
         code = code_of(events)
-        said = {key: code.defaults.get(key.rpartition(".")[2]) for key in own.raw if key not in own.flags}
+        said = {key: code.default_of(key) for key in own.raw if key not in own.flags}
         defaults = {key: value for key, value in said.items() if value is not None}
         found["script"] = replace(own, defaults={**defaults, **own.defaults}, read=code.read)
     return found

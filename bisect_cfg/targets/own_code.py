@@ -25,18 +25,24 @@ class OwnCode:
     """Of all modules of a script.
 
     Attributes:
-        defaults: key, without what it is nested in -> the one default that the code has for it.
+        defaults: (section, key) -> the one default that the code has for it; the section is "" where it is not seen.
         read: keys that the code reads by name for something other than a field of a configuration object.
     """
 
-    defaults: Mapping[str, Encoded]
+    defaults: Mapping[tuple[str, str], Encoded]
     read: frozenset[str]
+
+    def default_of(self, name: str) -> Encoded:
+        """The default of a key by its name with dots, None if the code has none."""
+        sections, _, key = name.rpartition(".")
+        section = sections.rpartition(".")[2]
+        return self.defaults.get((section, key), self.defaults.get(("", key)))
 
 
 def own_code(scripts: Iterable[str]) -> OwnCode:
     """Read the code of scripts and of the modules beside them that they import."""
     paths = {path for script in scripts for path in (Path(script), *modules_of(Path(script)))}
-    found: dict[str, list[Encoded]] = {}
+    found: dict[tuple[str, str], list[Encoded]] = {}
     read: set[str] = set()
     for path in sorted(paths):
         defaults, names = _said_by(path)
@@ -48,26 +54,38 @@ def own_code(scripts: Iterable[str]) -> OwnCode:
 
 
 @functools.cache
-def _said_by(path: Path) -> tuple[list[tuple[str, Encoded]], set[str]]:
-    """The keys of a module with a default, as often as it says one, and the keys that it reads."""
+def _said_by(path: Path) -> tuple[list[tuple[tuple[str, str], Encoded]], set[str]]:
+    """(Section, key) and default, as often as a module says one, and the keys that it reads."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, ValueError, SyntaxError, RecursionError):
         return [], set()
-    constants = {node.targets[0].id: node.value for node in tree.body
-                 if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}  # fmt: skip
+    assigned = {node.targets[0].id: node.value for node in ast.walk(tree)
+                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}  # fmt: skip
     defaults, read, handed = [], Counter(), Counter()
     for node in ast.walk(tree):
         for key, default in _reads(node):
             read[key] += 1
-            value = constants.get(default.id, default) if isinstance(default, ast.Name) else default
+            value = assigned.get(default.id, default) if isinstance(default, ast.Name) else default
             with suppress(ValueError, TypeError, SyntaxError):  # it is no literal
                 literal = None if value is None else ast.literal_eval(value)
                 if literal is not None and not isinstance(literal, (dict, set, bytes)):
-                    defaults.append((key, list(literal) if isinstance(literal, tuple) else literal))
+                    section = _section(node, assigned)
+                    defaults.append(((section, key), list(literal) if isinstance(literal, tuple) else literal))
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_CONFIGS):
             handed.update(key for inner in ast.walk(node) for key, _ in _reads(inner))
     return defaults, set(read - handed)
+
+
+def _section(node: ast.AST, assigned: Mapping[str, ast.expr]) -> str:
+    """The key under which stands what an expression reads a key of: ``config["reward"].get("window", 4)``, also by a
+    name that was given to it."""
+    owner = node.args[0] if isinstance(node.func, ast.Name) else node.func.value
+    if isinstance(owner, ast.Name):
+        owner = assigned.get(owner.id, owner)
+    if isinstance(owner, ast.BoolOp):  # ``config.get("reward") or {}``
+        owner = owner.values[0]
+    return next((key for key, _ in _reads(owner)), "")
 
 
 def _reads(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:

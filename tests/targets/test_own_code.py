@@ -20,7 +20,19 @@ def test_a_default_is_what_all_of_the_code_says(tmp_path):
         config.get("targets", ("q", "v"))
     """)
     )
-    assert own_code([str(tmp_path / "train.py")]).defaults == {"window": 4, "eps": -1e-6, "targets": ["q", "v"]}
+    code = own_code([str(tmp_path / "train.py")])
+    names = ("reward.window", "window", "odd", "eps", "reward", "made", "none", "training.targets")
+    assert [code.default_of(name) for name in names] == [4, 4, None, -1e-6, None, None, None, ["q", "v"]]
+
+
+def test_a_default_is_that_of_its_section(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "reward = config.get('reward', {})\n"
+        "reward.get('kind', 'f1'), config['optimizer'].get('kind', 'adam'), config.get('data').get('rows', 8)\n"
+    )
+    code = own_code([str(tmp_path / "train.py")])
+    names = ("reward.kind", "optimizer.kind", "data.kind", "data.rows", "rows")
+    assert [code.default_of(name) for name in names] == ["f1", "adam", None, 8, None]
 
 
 def test_a_key_that_is_only_handed_on_is_not_read(tmp_path):
