@@ -44,7 +44,7 @@ TRAINING_FIXTURES = frozenset({"library", "warm", "real_tool", "bisected", "benc
 
 
 LONGEST = (
-    "origin", "explore", "studies", "inputs", "launches", "resume", "hostile", "cli", "every_setting", "search",
+    "cmd", "origin", "explore", "studies", "inputs", "launches", "resume", "hostile", "cli", "every_setting", "search",
     "random_failures", "watch",
 )  # fmt: skip
 """Files that are begun first (`test_*.py`, half a minute of work and more, or of waiting): a worker takes a file at a

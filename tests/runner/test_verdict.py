@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,11 +9,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools import traces_of
 
 from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.common.failures.health import RULES, SILENT_KINDS
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.probe.protocol import METRICS_FILE
 from bisect_cfg.remedy.remedy import Aim, Attempt
 from bisect_cfg.remedy.terms import Isolated, Wishes
 from bisect_cfg.report.answer_of import failure_of
@@ -57,10 +56,6 @@ failures = st.one_of(
     st.none(), st.builds(Failure, st.sampled_from([CRASH, NAN, COLLAPSE, Signature("non-finite", "loss")]))
 )
 usual = st.frozensets(st.sampled_from(["collapse", "no-gradient"]))
-
-
-NOTHING, NONE = lambda kind: None, lambda kind: []
-"""Of a run without events: the last of a kind, all of a kind."""
 
 
 @given(deaths, shown, failures, usual, st.booleans())
@@ -113,15 +108,8 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(
     """A run that collapses while a crash is studied was UNRESOLVED to the search and a pass to what proves it. What was
     stored of it is judged anew when more is known of the good run."""
     folder = tmp_path_factory.getbasetemp() / "trials" / "3"
-    folder.mkdir(parents=True, exist_ok=True)
-    metrics = rows(*kinds)
     seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0, message=str(died or ""))
-    traces = SimpleNamespace(
-        metrics=SimpleNamespace(rows=metrics), as_metrics=Metrics(metrics), event=NOTHING, all=NONE, begun=None,
-        events=SimpleNamespace(rows=[], path=folder / "events.jsonl"),
-    )  # fmt: skip
-    run = Run(seen, traces, folder, 12, "cold")
-    (folder / METRICS_FILE).write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    run = Run(seen, traces_of(folder, rows=rows(*kinds)), folder, 12, "cold")
     runner = Trials(SimpleNamespace(folder=folder.parents[1]))
     runner.standard = Standard(failure, usual)
     study = Study(None, None, None, folder.parents[1], None, None, runner)
@@ -138,8 +126,7 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(
 
     wishes = Wishes(0.5, None, 3, None, (), 1, ())
     runner.settings, runner.horizon = Sides((), {}, {}), 12
-    good = Run(replace(seen, died=None), SimpleNamespace(
-        metrics=SimpleNamespace(rows=rows()), as_metrics=Metrics(rows()), event=NOTHING, all=NONE), folder)  # fmt: skip
+    good = Run(replace(seen, died=None), traces_of(folder.with_name("good"), rows=rows()), folder)
     isolated = Isolated(runner, Report("isolated"), good, good, wishes)
     healthy = isolated.health_of(run, Attempt({}, 0, 12, Aim.RESET, "")).healthy
     assert not healthy or run.judged(Standard(failure)).outcome is Outcome.PASS

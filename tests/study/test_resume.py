@@ -184,7 +184,7 @@ def test_what_was_decided_is_read_from_the_runs(tool):
     script(tool.folder, FORKED + SEVERAL + KEEPS_ONE_AND_STARTS_COLD)
     study = tool.bisect("train.py", *QUICK)
     made = all_of(study)
-    assert study.result["start"] == "cold"
+    assert study.result["start"] == "cold" and study.result["reproduction"]["rate"] == 1, "cold it failed each time"
     assert any("keeps your max_grad_norm" in note for note in study.result["notes"])
     assert all_of(tool.bisect("train.py", *QUICK)) == made
 
