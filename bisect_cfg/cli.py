@@ -388,8 +388,8 @@ def doctor(words: tuple[str, ...], fingerprint: tuple[str, ...], python: str | N
 
 @cli.command(params=[_own("env_cache", FOLDER, "Where they lie.", "bisect-cfg-studies/environments")])
 @click.argument("action", type=click.Choice(["list", "prune"]), default="list", metavar="[list|prune]")
-@click.option("--keep", type=click.FloatRange(0), default=0, metavar="GIB", help="What may stay, when pruning.")
-def envs(action: str, env_cache: str | None, keep: float) -> int:
+@click.option("--keep", type=click.IntRange(0), default=0, metavar="GIB", help="What may stay, when pruning.")
+def envs(action: str, env_cache: str | None, keep: int) -> int:
     """Environments built for trials: list, prune.
 
     \b
@@ -405,7 +405,7 @@ def envs(action: str, env_cache: str | None, keep: float) -> int:
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}.", "--env-cache names the one that the bisection was given.")
     if action == "prune":
-        gone = prune(folder, int(keep * 2**30))
+        gone = prune(folder, keep * 2**30)
         click.echo(f"{len(gone)} removed, {sum(map(size_of, complete_in(folder))) / 2**30:.1f} GiB left in {folder}")
         return 0
     for one in complete_in(folder):

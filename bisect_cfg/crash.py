@@ -39,6 +39,9 @@ DAMAGED = ("malformed", "not a database", "no such table", "no such column")
 REFUSED = ("disk is full", "disk i/o error", "readonly database", "unable to open database", "is locked")
 """What a database's driver says of its file, and of the machine."""
 
+STORAGES = os.path.join("optuna", "storages", "")
+"""Of the code that makes values of what it finds in a database: KeyError, ValueError where that is something else."""
+
 
 class Ended(NamedTuple):
     """How a command ended that did not come to its own end: its exit status, what happened, what to do."""
@@ -106,16 +109,22 @@ def explained(error: BaseException) -> Ended | None:
         if _is_of_database(one):
             text = (str(one).splitlines() or [""])[0]
             if any(words in text.lower() for words in DAMAGED):
-                return Ended(USAGE, f"The study's database is damaged: {text}.",
-                             "Start over with --restart (the old study is kept beside it).")  # fmt: skip
+                return _damaged(text)
             if any(words in text.lower() for words in REFUSED):
                 return Ended(USAGE, f"The study's database cannot be read or written: {text}.", GOES_ON)
+        elif any(STORAGES in frame.f_code.co_filename for frame, _ in traceback.walk_tb(one.__traceback__)):
+            return _damaged(f"{type(one).__name__}: {one}".splitlines()[0])
         elif isinstance(one, OSError) and one.errno is not None:
             name = one.filename if isinstance(one.filename, str) else os.fsdecode(one.filename or b"")
             return Ended(USAGE, f"{one.strerror}{f': {name}' if name else ''}.", f"Once that is mended: {GOES_ON}")
         elif isinstance(one, MemoryError) or "start new thread" in str(one):
             return Ended(USAGE, f"The machine has no memory or process left: {one}.", f"Fewer --jobs help. {GOES_ON}")
     return None
+
+
+def _damaged(text: str) -> Ended:
+    advice = "Start over with --restart (the old study is kept beside it)."
+    return Ended(USAGE, f"The study's database is damaged: {text.rstrip('.')}.", advice)
 
 
 def refused_by_machine(error: BaseException) -> bool:

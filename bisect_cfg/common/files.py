@@ -47,8 +47,21 @@ def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", largest: in
         largest: bytes that it may have.
 
     Raises:
-        OSError: it is not there, is no regular file, or too large.
+        OSError: as `read_bytes` raises it.
         UnicodeDecodeError: it is no text.
+    """
+    return read_bytes(path, largest).decode(encoding)
+
+
+def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
+    """The content of a file that a user named.
+
+    Args:
+        path: of the file; a link to one is followed.
+        largest: bytes that it may have.
+
+    Raises:
+        OSError: it is not there, is no regular file, or too large.
     """
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe without a writer would be waited for
     with open(handle, "rb") as stream:
@@ -56,10 +69,10 @@ def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", largest: in
         if not stat.S_ISREG(known.st_mode):
             kind = next((kind for holds, kind in _KINDS if holds(known.st_mode)), "a device")
             raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
-        content = stream.read(largest + 1) if known.st_size <= largest else b""
+        content = (stream.read(largest + 1) or b"") if known.st_size <= largest else b""  # None: nothing yet, in /proc
         if known.st_size > largest or len(content) > largest:
             raise OSError(errno.EFBIG, f"it has more than {largest >> 20} MB", str(path))
-    return content.decode(encoding)
+    return content
 
 
 def load_json(text: str, ours: bool = False) -> Any:

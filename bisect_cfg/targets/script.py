@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bisect_cfg.common.cells import SUFFIX, script_of
+from bisect_cfg.common.files import read_bytes
 from bisect_cfg.common.fingerprint import PATIENCE
 from bisect_cfg.common.json_files import write_text
 from bisect_cfg.errors import InputError
@@ -178,10 +179,16 @@ def interpreter(python: str) -> str:
 
 
 def sites_of(python: str) -> list[str]:
-    """The folders in which an interpreter finds installed packages; none where that cannot be had."""
+    """The folders in which an interpreter finds installed packages.
+
+    Raises:
+        InputError: it does not say so.
+    """
     paths = sys.path
     if interpreter(python) != interpreter(sys.executable):
-        paths = said_by([python, "-c", "import json, sys; print(json.dumps(sys.path))"], PATIENCE) or []
+        paths = said_by([python, "-c", "import json, sys; print(json.dumps(sys.path))"], PATIENCE)
+        if paths is None:
+            raise InputError(f"{python} does not answer as a Python interpreter.", "--python takes the path of one.")
     return [path for path in dict.fromkeys(paths) if any(glob.iglob(os.path.join(glob.escape(path), "*.dist-info")))]
 
 
@@ -221,8 +228,10 @@ def find_script(target: str, arguments: Sequence[str] = (), python: str | None =
         quoted = shlex.quote(target)
         line = f"bash {quoted}" if path.suffix in (".sh", ".bash", "") else f"trl grpo --config {quoted}"
         raise InputError(f"{target} is not a Python script.", f"Put what runs it in front, as in: {OURS} {line}")
-    if not os.access(path, os.R_OK):
-        raise InputError(f"The script {target} cannot be read.", "Check its permissions.")
+    try:
+        read_bytes(path)
+    except OSError as error:
+        raise InputError(f"The script {target} cannot be read: {error.strerror}.") from None
     interpreter = python or sys.executable
     if shutil.which(interpreter) is None:
         raise InputError(

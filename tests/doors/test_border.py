@@ -201,7 +201,7 @@ COMMANDS = [
     ("bisect", "train.py", "--good", "{}.yaml"), ("bisect", "train.py", "--good-packages", "{}.txt"),
     ("bisect", "--bad", "{}.yaml", "--", sys.executable, "run.py", "{{config}}"), ("explain", "{}.log"),
     ("bisect", "--bad", "{}.toml", "--", sys.executable, "run.py", "{{config}}"),
-    ("doctor", "--fingerprint", "{}.json"), ("report", "{}"), ("apply", "{}"), ("recommend", "{}"),
+    ("doctor", "--fingerprint", "{}.json"), ("report", "{}"), ("apply", "{}"), ("recommend", "{}"), ("doctor", "{}.py"),
 ]  # fmt: skip
 CONTENTS = {
     "alias": LEVELS, "bool": "bf16: !!bool 5\n", "surrogate": 'run_name: "\\ud800"\n', "deep": "a = " + "[" * 3000,
@@ -243,3 +243,25 @@ def test_a_study_whose_answer_is_damaged(tool):
         for form in ("md", "json", "html"):
             said = tool("report", "s", "--format", form)
             assert said.status == 2 and key in said.all and "Traceback" not in said.all, (change, said.all)
+
+
+@pytest.mark.parametrize("change", [
+    "DELETE FROM studies", "UPDATE trials SET state='x'", "UPDATE trials SET datetime_start='never'",
+    "UPDATE trial_params SET distribution_json='{}'", "UPDATE trial_user_attributes SET value_json='['",
+])  # fmt: skip
+def test_a_database_that_holds_something_else(tmp_path, change):
+    import sqlite3
+
+    import optuna
+
+    from bisect_cfg.crash import ended_by
+
+    address = f"sqlite:///{tmp_path}/study.db"
+    study = optuna.create_study(storage=address, study_name="a")
+    study.optimize(lambda trial: trial.set_user_attr("b", 1) or trial.suggest_float("x", 0, 1), n_trials=1)
+    with sqlite3.connect(tmp_path / "study.db") as database:
+        database.execute(change)
+    with pytest.raises(Exception) as raised:  # noqa: PT011
+        optuna.load_study(storage=address, study_name="a").get_trials()
+    ended = ended_by(raised.value)
+    assert ended.status == 2 and "damaged" in ended.message and "--restart" in ended.advice
