@@ -59,10 +59,8 @@ def install():
 
 
 def _note_opened(event, arguments):
-    if event == "open" and isinstance(arguments[0], (str, bytes)) and isinstance(arguments[1], str):
-        path = os.fsdecode(arguments[0])
-        if not path.endswith(_CODE):
-            _state.opened.append(os.path.abspath(path))
+    if event == "open" and isinstance(arguments[0], str) and not arguments[0].endswith(_CODE):
+        _state.opened.append(arguments[0])  # raised here it would be the script's open that fails
 
 
 def _is_of_file(text, user):
