@@ -8,7 +8,7 @@ what was passed says nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -73,7 +73,7 @@ class Source:
         handed: key -> the script's own setting whose value it holds.
         grpo: whether it is a training config of GRPO.
         flags: own setting -> what the command line calls it.
-        read: keys that the script's code reads by name for something other than a library's configuration.
+        code: what the script's code says of its own settings.
     """
 
     kind: str
@@ -94,7 +94,7 @@ class Source:
     handed: Mapping[str, str] = field(default_factory=dict)
     grpo: bool = False
     flags: Mapping[str, list[str]] = field(default_factory=dict)
-    read: Collection[str] = ()
+    code: OwnCode = OwnCode()
 
     def name(self, key: str) -> Name:
         """The name of one of its settings."""
@@ -303,17 +303,12 @@ def own_settings(events: Sequence[Event]) -> dict[str, Source]:
             found[row.kind] = replace(own, **parts)
         elif isinstance(row, OwnDefaults) and (own := found.get(row.kind)) is not None:
             found[row.kind] = replace(own, defaults={**own.defaults, **row.defaults})
-    if (own := found.get("script")) is not None:
-        code = code_of(events)
-        said = {key: code.default_of(key) for key in own.raw if key not in own.flags}
+    code = own_code(sorted({str(row.place[0]) for row in events if isinstance(row, ConfigBuilt) and row.place}))
+    for kind, own in found.items():
+        said = {key: code.default_of(key) for key in own.raw if kind == "script" and key not in own.flags}
         defaults = {key: value for key, value in said.items() if value is not None}
-        found["script"] = replace(own, defaults={**defaults, **own.defaults}, read=code.read)
+        found[kind] = replace(own, defaults={**defaults, **own.defaults}, code=code)
     return found
-
-
-def code_of(events: Sequence[Event]) -> OwnCode:
-    """What the user's code says of the keys of its own files: the code that was seen to ask for settings."""
-    return own_code(sorted({str(row.place[0]) for row in events if isinstance(row, ConfigBuilt) and row.place}))
 
 
 def _deepspeed_file(given: Mapping[str, str], asked: Sequence[Asked], raw: Row) -> DeepSpeedFile | None:

@@ -248,7 +248,7 @@ class Comparison:
             good = self.good[said] if said else one.own.defaults.get(one.key)
             if not said and one.key not in one.own.defaults:  # a key of a file: the good side is the library's
                 good = look_up(one.source.defaults, one.field)
-                if good is None or has_tag(good) or Name.of(own).key.rpartition(".")[2] not in one.own.read:
+                if good is None or has_tag(good) or Name.of(own).key.rpartition(".")[2] not in one.own.code.read:
                     continue
             if found.get(name, (own, None))[1] is None:  # a flag that only stands in for a key of a file has none
                 found[name] = own, variable_levels(own, good)[0] if one.own.kind == "env" else good

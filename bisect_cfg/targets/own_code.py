@@ -1,4 +1,4 @@
-"""What the user's code says of the keys of its own files: the default of each, and which it reads by name."""
+"""What the user's code says of its own settings: defaults of keys, which it reads, and what it makes of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bisect_cfg.probe.protocol import Encoded
@@ -15,6 +15,9 @@ from bisect_cfg.targets.interpreters import modules_of
 
 _READERS = ("get", "pop", "setdefault", "getattr")
 """What reads a key, its default last: ``config.get("window", 4)``, ``getattr(config, "window", 4)``."""
+
+_STEPS = 3
+"""Through so many variables a value is followed: ``lr = args.lr``, ``rate = float(lr)``, ``learning_rate=rate``."""
 
 _CONFIGS = ("Config", "Arguments", "Args")
 """What the class ends with whose fields are a library's: a key that is read for one of them is handed on."""
@@ -27,10 +30,12 @@ class OwnCode:
     Attributes:
         defaults: (section, key) -> the one default that the code has for it; the section is "" where it is not seen.
         read: keys that the code reads by name for something other than a field of a configuration object.
+        made_of: field, argument or variable -> the keys and names from which the code makes it.
     """
 
-    defaults: Mapping[tuple[str, str], Encoded]
-    read: frozenset[str]
+    defaults: Mapping[tuple[str, str], Encoded] = field(default_factory=dict)
+    read: frozenset[str] = frozenset()
+    made_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def default_of(self, name: str) -> Encoded:
         """The default of a key by its name with dots, None if the code has none."""
@@ -44,22 +49,24 @@ def own_code(scripts: Iterable[str]) -> OwnCode:
     paths = {path for script in scripts for path in (Path(script), *modules_of(Path(script)))}
     found: dict[tuple[str, str], list[Encoded]] = {}
     read: set[str] = set()
+    made_of: dict[str, frozenset[str]] = {}
     for path in sorted(paths):
-        defaults, names = _said_by(path)
+        try:
+            defaults, names, made = _said_by(path)
+        except (OSError, ValueError, SyntaxError, RecursionError):  # it cannot be read
+            continue
         read |= names
+        made_of |= {name: made_of.get(name, frozenset()) | keys for name, keys in made.items()}
         for key, value in defaults:
             found.setdefault(key, []).append(value)
     once = {key: values[0] for key, values in found.items() if all(repr(one) == repr(values[0]) for one in values)}
-    return OwnCode(once, frozenset(read))
+    return OwnCode(once, frozenset(read), made_of)
 
 
 @functools.cache
-def _said_by(path: Path) -> tuple[list[tuple[tuple[str, str], Encoded]], set[str]]:
-    """(Section, key) and default, as often as a module says one, and the keys that it reads."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, ValueError, SyntaxError, RecursionError):
-        return [], set()
+def _said_by(path: Path) -> tuple[list[tuple[tuple[str, str], Encoded]], set[str], dict[str, frozenset[str]]]:
+    """(Section, key) and default, as often as a module says one; the keys that it reads; and what it makes of which."""
+    tree = ast.parse(path.read_bytes())
     assigned = {node.targets[0].id: node.value for node in ast.walk(tree)
                 if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}  # fmt: skip
     defaults, read, handed = [], Counter(), Counter()
@@ -74,7 +81,36 @@ def _said_by(path: Path) -> tuple[list[tuple[tuple[str, str], Encoded]], set[str
                     defaults.append(((section, key), list(literal) if isinstance(literal, tuple) else literal))
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_CONFIGS):
             handed.update(key for inner in ast.walk(node) for key, _ in _reads(inner))
-    return defaults, set(read - handed)
+    return defaults, set(read - handed), _made_of(tree, assigned)
+
+
+def _made_of(tree: ast.AST, assigned: Mapping[str, ast.expr]) -> dict[str, frozenset[str]]:
+    """Field, argument or variable -> the keys and names in the expression that it is given, and in what those are."""
+    found: dict[str, frozenset[str]] = {}
+
+    def add(name: str, value: ast.expr) -> None:
+        found[name] = found.get(name, frozenset()) | _names_in(value, assigned, _STEPS)
+
+    for node in ast.walk(tree):
+        match node:
+            case ast.keyword(arg=str(name), value=value):
+                add(name, value)
+            case ast.Dict(keys=keys, values=values):
+                for key, value in zip(keys, values, strict=True):
+                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                        add(key.value, value)
+            case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)], value=value):
+                add(name, value)
+            case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(name)))], value=value):
+                add(name, value)
+    return found
+
+
+def _names_in(value: ast.expr, assigned: Mapping[str, ast.expr], steps: int) -> frozenset[str]:
+    names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+    keys = {key for node in ast.walk(value) for key, _ in _reads(node)}
+    inner = (_names_in(assigned[name], assigned, steps - 1) for name in names if name in assigned and steps)
+    return frozenset(names | keys).union(*inner)
 
 
 def _section(node: ast.AST, assigned: Mapping[str, ast.expr]) -> str:

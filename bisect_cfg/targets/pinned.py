@@ -7,10 +7,8 @@ setting of another source: it is varied there.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from bisect_cfg.common.configuration import equal
@@ -130,31 +128,22 @@ def handed_on(capture: Capture) -> list[HandedOn]:
         for key in own.set_by_user
         for source in sources
         if source.kind not in OWN
-        for field in _fields_made_of(source, key, own.raw[key])
+        for field in _fields_made_of(source, own, key)
     ]
 
 
-def _fields_made_of(source: Source, key: str, value: Encoded) -> list[str]:
+def _fields_made_of(source: Source, own: Source, key: str) -> list[str]:
     """The fields of a configuration object that hold a setting of the script's own: those that hold the very value, one
-    of the same name, and those that the code which builds the object is seen to make of it."""
+    of the same name, and those that the code makes of it."""
+    value = own.raw[key]
     before, _, last = key.rpartition(".")
     found = [field for field, own in source.handed.items() if own == key]
     parent = before.rpartition(".")[2]
     within = entries(source.raw.get(parent)) or {}
     found += [last] if last in source.raw and equal(source.raw[last], value) else []
     found += [f"{parent}.{last}"] if last in within and equal(within[last], value) else []
-    code = "" if source.place is None else _code(str(source.place[0]))
     alike = (field for field in source.set_by_user if equal(source.raw[field], value))
-    return found + [field for field in alike if re.search(rf"\b{field}\s*=(?!=)[^\n]*?\b{re.escape(last)}\b", code)]
-
-
-@functools.cache
-def _code(path: str) -> str:
-    """The text of a script, "" if it cannot be read."""
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return found + [field for field in alike if last in own.code.made_of.get(field, ())]
 
 
 def _is_of_model_config(capture: Capture, source: Source, key: str) -> bool:
@@ -191,7 +180,7 @@ def fork_point(capture: Capture) -> ForkPoint:
         if kind in OWN:
             ours = any(not why_pinned(capture, source, key) for key in source.set_by_user) or any(
                 one.own is source
-                and (one.key in source.defaults or one.key.rpartition(".")[2] in source.read)
+                and (one.key in source.defaults or one.key.rpartition(".")[2] in source.code.read)
                 and not why_pinned(capture, one.source, one.field)
                 for one in handed_on(capture)
             )

@@ -285,6 +285,7 @@ def test_a_default_that_json_cannot_hold_is_the_parsers_own_object(tool):
     ("GRPOConfig(per_device_train_batch_size=given.batch, learning_rate=given.rate)", HANDED_ON),
     ("GRPOConfig(**dict(cfg,\n  per_device_train_batch_size = int(cfg['batch'])))", HANDED_ON),
     ("batch = given.batch\nGRPOConfig(per_device_train_batch_size=batch, learning_rate=given.rate)", HANDED_ON),
+    ("size = int(cfg.get('batch', 4))\nmade = {'per_device_train_batch_size': size}", HANDED_ON),
     ("GRPOConfig(per_device_train_batch_size=8, learning_rate=given.rate)\nfolds(given.batch)", ""),
 ])  # fmt: skip
 def test_a_number_is_handed_on_where_the_code_says_so(tmp_path, code, reason):
