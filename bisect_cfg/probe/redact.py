@@ -65,7 +65,7 @@ _NO_VALUE = frozenset(
 ) | {"", HIDDEN}
 # $NAME, ${NAME}, {{ name }}, <name>, %s: a place for a value (gitleaks' allowlist)
 _PLACE = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\$?\{\{.*\}\}|<[^<>]*>|%\(?\w*\)?[sdr]|\{\w*\}|\*+|\.+")
-_EXPRESSION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?:[(\[].*)?|[A-Za-z_]+[(\[].*")  # self.token, read(path)
+_EXPRESSION = re.compile(r"(?:args|cfg|config|os|self)\.[\w.]+|[A-Za-z_][\w.]*[(\[].*")  # self.token, read(path)
 
 
 @functools.lru_cache(4096)
@@ -78,7 +78,7 @@ def _plain(name):
 @functools.lru_cache(4096)
 def _may_be_secret(name):
     plain = _plain(name)
-    if "tokens" in plain or _NO_SECRET_NAME.search(plain):
+    if _NO_SECRET_NAME.search(plain):
         return False
     return any(names.search(plain) for names in (_SECRET_NAME, _ISSUERS, _MAYBE)) or str(name).endswith("_KEY")
 
@@ -204,7 +204,7 @@ _shapes = _read_shapes()
 _compiled = functools.lru_cache(None)(re.compile)
 
 # What stands before the @ of an address: a user's name may stay, a password or a lone token may not.
-_USERINFO = re.compile(r"://(?P<user>[^\s/:@'\"<>]{0,500})(?::(?P<password>[^\s/'\"<>]{0,500}))?@")
+_USERINFO = re.compile(r"://(?P<user>[^\s/:@'\"<>]{0,500})(?::(?P<password>(?!\d+/)[^\s'\"<>]{0,500}))?@")
 _PARAMETER = re.compile(r"[?&;]([\w.-]{1,60})=([^&;#\s'\"<>]+)", re.ASCII)
 
 # Where a name may be a telling one; `is_secret_name` decides. Looked for one by one, which is faster than any pattern.
@@ -230,12 +230,12 @@ _NAME_BEFORE = re.compile(
 _NAME_AFTER = re.compile(r"[A-Za-z0-9_-]*")
 _QUOTED = r"""[bBrRuUfF]{0,2}(?P<mark>["'`])(?P<quoted>(?:\\.|(?!(?P=mark))[^\\\n])*)"""
 _BARE = r"""(?P<bare>[^\s"'`<>()\[\]{},;&|][^\s"'`<>|│]{0,8000})"""
-_LIST = r"(?P<list>[\[({][^\n\])}]{0,400}[\])}])"
+_LIST = r"(?P<list>[\[({][^\n\])}]{0,400}[\])}]|(?:\n[^\S\n]*- [^\n]+)+)"  # the second of YAML
 _BLOCK = r"[|>][+-]?[^\S\n]*\n[^\S\n]+(?P<block>[^\n]+(?:\n[^\S\n]+[^\n]+)*)"  # of YAML
 _NEXT = re.compile(r"""[,;&)\]}]\s?["']?[\w.-]{1,60}["']?\s?[=:]""")  # what comes after a bare value without a blank
 # What stands between a name and its value, and the value.
 _ASSIGNED = re.compile(
-    rf"""["'`*\])]{{0,3}}[^\S\n]*(?:is(?=:))?(?:==?>?|:=?(?!:)|->|[|│┃])"""
+    rf"""["'`*\])]{{0,3}}[^\S\n]*(?:is(?=:))?(?:==?>?|:=?(?!:)|->|[|│┃：]|</t[dh]>\s*<t[dh]\b[^<>]{{0,80}}>)"""
     rf"""(?:[^\S\n]*|(?<=":)\s*|\n[ ]+(?=\S+(?:\n|\Z)))"""  # in the next line of JSON; alone in that of YAML
     rf"(?:(?:[A-Z]\w{{0,40}}\()?{_QUOTED}|{_LIST}|{_BLOCK}|{_BARE})"
 )
@@ -244,7 +244,7 @@ _APART = re.compile(  # PASSWORD<tab>X, "--token", "X", ("password", "X"), is X,
     rf"""|(?P<flag>[ ]|["'],\s*(?=["'])))(?:{_QUOTED}|{_BARE})"""
 )
 _ELEMENT = re.compile(r"[^<>\n]{0,80}>\s*(?P<bare>[^<>]+)</")  # <password>X</password>
-_HEADER = re.compile(r"""["']?\s*[:=,]\s*["']?(?P<bare>[^"'\n]+)""")
+_HEADER = re.compile(r"""["']?\s*[:=,]\s*["']?(?P<bare>(?i:digest)[^\n]+|[^"'\n]+)""")
 _HEADERS = ("authorization", "cookie")
 _SETS = re.compile(r"\b(?:ENV|setx|setenv) $")  # ENV HF_TOKEN X
 _GROUPS = ("quoted", "list", "block", "bare")
@@ -318,7 +318,7 @@ def _value(view, name, before, end):
 def _is_secret(name, value, group, found, before):
     plain, value = _plain(name), value.strip()
     if group in ("list", "block"):
-        quoted = group == "block" or "'" in value or '"' in value
+        quoted = group == "block" or "'" in value or '"' in value or value.startswith("- ")
         return quoted and is_secret_name(name) and (plain != "token" or _RANDOM.search(value))
     if _no_secret(value) or not hides(name, value):
         return False
@@ -331,7 +331,8 @@ def _is_secret(name, value, group, found, before):
     # "Unexpected token: value", `token=token` and `key = read(...)` are no secrets; `password: opensesame` is.
     if plain in ("token", "secret") and (_NUMBER.fullmatch(value) or not (len(value) >= 8 and re.search(r"\d", value))):
         return False
-    return value != name.rpartition(".")[2] and not _EXPRESSION.fullmatch(value)
+    named = value == name.rpartition(".")[2] or "." in value and _may_be_secret(value)  # options.token
+    return not named and not _EXPRESSION.fullmatch(value)
 
 
 def scrub(text):

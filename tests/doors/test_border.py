@@ -62,7 +62,10 @@ NAMED = [
     "MY_LICENSE_KEY=R", "spring.datasource.password=S", "passphrase='S T'", "smtp_pass: S", "bearer R", "jwt=S",
     "the password is: S", "webhook_secret:\n    S\nlr: 1", "password=\\\nS", "password = SecretStr('S')",
     "**password**: S", "Ocp-Apim-Subscription-Key: S", "echo S | docker login --password-stdin", "API key: S",
-    "Incorrect API key provided: R",
+    "Incorrect API key provided: R", "password=foo.S", "密码：S", "<td>password</td><td>S</td>",
+    "api_keys:\n  - S\n  - x", "tokens_secret: ['S']", "http://me:S/b@host",
+    'Authorization: Digest username="me", response="S"',
+    "[rank0]: -----BEGIN RSA PRIVATE KEY-----\n[rank0]: RR\n[rank0]: RR\n",
 ]  # fmt: skip
 
 KEPT = [
@@ -82,7 +85,7 @@ KEPT = [
     "special_tokens_map.json", "lora_target=q_proj,k_proj", "signature=SIGFPE", "author=me", "secret_sauce/mean 0.5",
     "botocore.exceptions.NoCredentialsError: Unable to locate credentials", "the forward pass: bfloat16 or float32",
     "  3  pass      learning_rate    yours without bf16", "token=token",
-    "64 tokens: 12 s", "https://host/a@b", "lambda key: 1",
+    "64 tokens: 12 s", "https://host/a@b", "lambda key: 1", "hub_token=options.hub_token", "http://host:8000/v1/a@main",
 ]  # fmt: skip
 
 
