@@ -1,6 +1,5 @@
-"""What the user is told: while the work goes on, and at its end.
+"""What the user is told: while the work goes on (`live`), and at its end.
 
-`answer` makes result.json and the other files, with `recommendation` for its larger part; `terminal`,
-`safe_values` and `examination` print. `listener` is what the phases tell of, `events` what a bisection tells. Texts
-of others reach the terminal through `console` alone.
+`answer` is result.json, made by `answer_of`; `lines` says it in words. `terminal`, `html`, `markdown`, `notebook` and
+`json_lines` show the same answer and lines, each in its own form.
 """

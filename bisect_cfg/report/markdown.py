@@ -1,5 +1,5 @@
 """A study to be passed on: Markdown for an issue, and result.json; both without what names a person or a machine's
-owner (`shared`)."""
+owner (`anonymous`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A run of several processes that train together: how they are started, when it is over, and whose failure it was.
 
-The first of them writes into the trial's folder, each other one into ``ranks/N`` of it (see the probe's `world`). A run
+The first of them writes into the trial's folder, each other one into ``ranks/N`` of it (see the probe's `ranks`). A run
 is over when all of them are, or soon after one has failed. A process that is over waits, so that the others do not die
 of a lost connection. If a signal ended it they do; then the failure is that of the process that was ended.
 """
