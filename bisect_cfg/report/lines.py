@@ -18,7 +18,7 @@ from bisect_cfg.common.failures.health import SILENT_KINDS
 from bisect_cfg.common.words import clean, count, duration, percent, short_path, show
 from bisect_cfg.probe.redact import HIDDEN, hides
 from bisect_cfg.remedy.remedy import RemedyStatus
-from bisect_cfg.remedy.threshold import failure_bound
+from bisect_cfg.remedy.threshold import failure_bound, repeats_for
 from bisect_cfg.report.answer import (
     EMPTY,
     RUNNING,
@@ -181,7 +181,7 @@ def _outcome(answer: Answer, folder: Path | None) -> Iterator[Line]:
         yield Line("", "So there is nothing to compare with.")
         yield Line("TRY", "--good NAME=VALUE, or --good FILE, with values that work here.")
         if answer.rows is None and failure.step and folder is not None:
-            yield Line("", "--isolate-data, if it may be the data of that step: it finds the row.")
+            yield Line("", "--isolate-data, if you suspect the data of that step: it finds the row.")
         if folder is not None and failure.log:
             yield Line("LOG", str(folder / failure.log), COMMAND)
     elif answer.status == Status.BASELINE_FAILS:
@@ -242,7 +242,7 @@ def _cause(label: str, cause: Cause, subject: str, answer: Answer) -> Iterator[L
     if cause.companions:
         pronoun = "it" if len(cause.companions) == 1 else "them"
         reason = f"without {pronoun} they are invalid or end in a different failure"
-        yield Line("", f"These runs also had {', '.join(cause.companions)} as you have it: {reason}.")
+        yield Line("", f"These runs also had {', '.join(cause.companions)} as you have {pronoun}: {reason}.")
     if cause.inseparable:
         names = " and ".join(cause.inseparable)
         yield Line("", f"{names} cannot be told apart: no valid configuration changes only one of them.")
@@ -369,6 +369,14 @@ def _evidence(found: Recommendation, answer: Answer) -> Iterator[Line]:
             f"Healthy in {claim.seen} of {claim.runs} runs{of}{seeds}: this rules out failure rates above "
             f"{percent(found.failure_rate_at_most)}{surer}.",
         )
+        rate = answer.reproduction.rate
+        if rate is not None and rate < found.failure_rate_at_most:
+            yield Line(
+                "",
+                f"That may be luck: {percent(rate)} of the runs with the cause failed; --verify-seeds "
+                f"{repeats_for(rate)} would tell.",
+                NOTE,
+            )
         yield Line("", f"--verify-seeds {more} would rule out those above {percent(failure_bound(more))}.", DIM, True)
     elif found.status == RemedyStatus.HEALTHY:
         yield Line("", "Not verified: healthy in short runs only.", NOTE)

@@ -406,7 +406,7 @@ def _unplaced(target: CommandTarget, name: str, safe: Configuration) -> Unplaced
         change = Change(name, target.sides.bad.get(name), target.sides.overrides(safe).get(name, new))
         return Unplaced(name, command_line.where(change), command_line.advice(change))
     add = f"leave {name} out" if new in (None, command_line.UNSET) else f"write {name}: {new} there"
-    return Unplaced(name, "the bad side gives it", add)
+    return Unplaced(name, "--bad gives it", add)
 
 
 def _given(target: CommandTarget, configuration: Configuration) -> list[str]:

@@ -191,7 +191,7 @@ CASES: dict[str, Answer] = {
         recommendation=recommended(
             "bf16", False, seeds=(), full_rate="", command=COMMAND,
             edits=(Edit("--bf16 True", "--bf16 False", ("bf16",)),),
-            unplaced=(its.Unplaced("beta", "the bad side gives it", "write beta: 0 there"),),
+            unplaced=(its.Unplaced("beta", "--bad gives it", "write beta: 0 there"),),
         ),
     ),
 }  # fmt: skip
