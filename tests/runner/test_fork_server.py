@@ -150,7 +150,7 @@ def test_a_script_with_a_thousand_files_open(started):
     "what", ["time.sleep(100_000)", "os._exit(3)", "os.kill(os.getpid(), 8)", "sys.exit(5)", "os.closerange(3, 512)"]
 )
 def test_building_that_does_not_come_back_is_no_answer(started, monkeypatch, what):
-    monkeypatch.setattr(fork_server, "BUILD_SECONDS", 1.5)
+    monkeypatch.setattr(fork_server, "BUILD_SECONDS", 3.0)
     case = started(build=what)
     answer = case.starts.resolve(case.asked_with(0.5))
     assert answer.unanswered and "building" in answer.error, answer

@@ -290,7 +290,7 @@ def test_what_outlives_or_fails_beside_the_training_is_not_its_failure(bench, wh
      ("hang before training", 0, "start of training")],
 )  # fmt: skip
 def test_hang(bench, what, step, why, start):
-    run = bench(what, start, patience=1.0 if start == "config" else 5.0)
+    run = bench(what, start, patience=2.0 if start == "config" else 5.0)
     assert (run.seen.died.kind, run.shown.step) == ("hang", step) and why in run.seen.message
     assert run.judged(Standard(Failure(run.seen.died))).outcome is Outcome.FAIL
     stacks = (run.folder / "stacks.txt").read_text()
