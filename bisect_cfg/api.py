@@ -42,7 +42,7 @@ from bisect_cfg.targets.script import Script, find_script, interpreter
 from bisect_cfg.targets.suggestions import check_name
 
 if TYPE_CHECKING:
-    from bisect_cfg.report.asked import Wanted
+    from bisect_cfg.report.asked_run import Wanted
     from bisect_cfg.report.notebook import Asks, StudyReport
     from bisect_cfg.report.recorded import Recorded
 

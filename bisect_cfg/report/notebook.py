@@ -19,7 +19,7 @@ from bisect_cfg.report import answer as answered
 from bisect_cfg.report import figures
 from bisect_cfg.report.anonymous import anonymous
 from bisect_cfg.report.answer import EMPTY, UNFINISHED, Answer, of_plain
-from bisect_cfg.report.asked import Asked, Wanted, asked_of
+from bisect_cfg.report.asked_run import Asked, Wanted, asked_of
 from bisect_cfg.report.factors import Factors, recorded_factors
 from bisect_cfg.report.figures import COLOURS, FAIL, PASS
 from bisect_cfg.report.frames import MARGINS, figure_of, metrics_of

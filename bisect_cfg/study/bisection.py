@@ -66,7 +66,7 @@ from bisect_cfg.study.loop import Action, Limits, run_loop
 from bisect_cfg.targets.sides import Sides
 
 if TYPE_CHECKING:
-    from bisect_cfg.report.asked import Wanted
+    from bisect_cfg.report.asked_run import Wanted
     from bisect_cfg.report.notebook import StudyReport
     from bisect_cfg.report.notebook_view import NotebookView
 

@@ -16,7 +16,7 @@ from bisect_cfg.store.folder import ANEW
 from bisect_cfg.store.inputs import found_in_first_run, identity_of
 from bisect_cfg.store.store import StudyMismatch
 from bisect_cfg.study.bisection import Bisection
-from bisect_cfg.study.known import known_failure
+from bisect_cfg.study.known_failure import known_failure
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.good import check_type

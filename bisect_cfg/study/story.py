@@ -19,7 +19,7 @@ from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.errors import InputsChanged, NeverConfigured
 from bisect_cfg.options import Options
 from bisect_cfg.probe import machine
-from bisect_cfg.report.asked import Wanted
+from bisect_cfg.report.asked_run import Wanted
 from bisect_cfg.report.events import Listener
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.command_site import CommandSite
@@ -33,7 +33,7 @@ from bisect_cfg.study.baselines import Baselines
 from bisect_cfg.study.data_rows import find_rows
 from bisect_cfg.study.factors import find_factors
 from bisect_cfg.study.isolate import ask, isolate
-from bisect_cfg.study.known import known_failure
+from bisect_cfg.study.known_failure import known_failure
 from bisect_cfg.study.locate import locate
 from bisect_cfg.study.loop import Spent
 from bisect_cfg.study.origin import begin_at_checkpoint, find_baselines, remove_checkpoints, say_what_stays
