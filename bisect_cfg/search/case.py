@@ -12,7 +12,7 @@ import numpy as np
 from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.search.candidates import switches
 from bisect_cfg.search.posterior import Posterior
-from bisect_cfg.search.problem import Counts, Problem, bits, holds, mask_of
+from bisect_cfg.search.problem import DIGITS, Counts, Problem, bits, holds, mask_of
 
 # ------------------------------------------------------------------------------------------------------- what runs cost
 
@@ -191,7 +191,7 @@ class Validity:
             inside = switches(mask, self._problem.size)[:-1]
             broken = self._needs[:, inside][:, :, ~inside].sum((1, 2))
             broken = broken + self._excludes[:, inside][:, :, inside].sum((1, 2))
-            self._chance[mask] = float((1 - broken / (self._readings + OTHER_READINGS)).prod())
+            self._chance[mask] = round(float((1 - broken / (self._readings + OTHER_READINGS)).prod()), DIGITS)
         return self._chance[mask]
 
     def companions(

@@ -84,7 +84,7 @@ def entropy(probability: np.ndarray | float) -> np.ndarray:
 
 
 class Values:
-    """The value of subsets given the hypotheses and what is running.
+    """The value of subsets given the hypotheses and what is running, to `DIGITS`.
 
     The `known` causes are no part of the hypotheses; with `repeat`, a run that was made may be made again.
     """
@@ -130,7 +130,8 @@ class Values:
         failing = fails + outside * hidden
         told = (self._totals * entropy(failing / self._totals) - doubt - outside * entropy(hidden)).sum(0)
         fail = failing.sum(0)
-        return (told + self._proof_share * proof) / (price * (fail * self.prices.fail + (1 - fail)))
+        worth = (told + self._proof_share * proof) / (price * (fail * self.prices.fail + (1 - fail)))
+        return np.round(worth, DIGITS)
 
 
 def _patterns(hypotheses: Hypotheses, running: Iterable[int]) -> tuple[np.ndarray, int]:
@@ -142,7 +143,7 @@ def _patterns(hypotheses: Hypotheses, running: Iterable[int]) -> tuple[np.ndarra
         count = len(values)
         if count > MAX_PATTERNS:
             mass = np.bincount(code, hypotheses.weight, count)
-            rank = np.argsort(np.argsort(-mass, kind="stable"), kind="stable")
+            rank = np.argsort(np.argsort(-np.round(mass, DIGITS), kind="stable"), kind="stable")
             code, count = np.minimum(rank[code], MAX_PATTERNS - 1), MAX_PATTERNS
     return code, count
 
@@ -175,7 +176,7 @@ def choose(case: Case, hypotheses: Hypotheses, cures: Cures, known: tuple[int, .
         shares = [needed[mask][0] if mask in needed else 0.0 for mask in again]
         scored.update(zip(again, values.of(again, shares).tolist(), strict=True))
     best, ask = WORTH_ASKING if counts.running else NOTHING, None
-    for mask, value in sorted(scored.items(), key=lambda item: (-round(item[1], DIGITS), item[0])):
+    for mask, value in sorted(scored.items(), key=lambda item: (-item[1], item[0])):
         if value <= best:
             break
         if not askable(mask):

@@ -123,8 +123,10 @@ class Hypotheses:
 
     def best(self, count: int) -> list[int]:
         """The numbers of the likeliest hypotheses, best first."""
-        part = np.argpartition(-self.weight, count)[:count] if len(self.weight) > count else range(len(self.weight))
-        return sorted((int(i) for i in part), key=lambda i: (-round(self.weight[i], DIGITS_OF_WEIGHT), i))
+        weight = np.round(self.weight, DIGITS_OF_WEIGHT)
+        least = np.partition(weight, -count)[-count] if len(weight) > count else 0.0
+        rows = np.flatnonzero(weight >= least)
+        return rows[np.argsort(-weight[rows], kind="stable")][:count].tolist()
 
     def causes(self, number: int) -> tuple[int, ...]:
         """One hypothesis's causes."""
@@ -144,7 +146,8 @@ class Hypotheses:
         """The probability of each of the parts to be a cause."""
         fresh = np.ones(self.rows.shape, bool)
         fresh[:, 1:] = self.rows[:, 1:] != self.rows[:, :-1]
-        return np.bincount(self.rows.ravel(), (self.weight[:, None] * fresh).ravel(), len(self.parts.sizes))
+        chances = np.bincount(self.rows.ravel(), (self.weight[:, None] * fresh).ravel(), len(self.parts.sizes))
+        return np.round(chances, DIGITS_OF_WEIGHT)
 
     @cached_property
     def marginal(self) -> np.ndarray:
@@ -152,7 +155,7 @@ class Hypotheses:
         total = np.zeros(self.parts.size + 1)
         for column in self.parts.index.T:
             total += np.bincount(column, self.chances, self.parts.size + 1)
-        return total[:-1]
+        return np.round(total[:-1], DIGITS_OF_WEIGHT)
 
     @property
     def suspected(self) -> int:
@@ -282,7 +285,7 @@ class Posterior:
             if not grown:
                 break
             found.update(grown)
-            beam = sorted(grown, key=lambda rows: (-round(grown[rows][0], DIGITS), rows))[:BEAM]
+            beam = sorted(grown, key=lambda rows: (-grown[rows][0], rows))[:BEAM]
             best = max(best, grown[beam[0]][0])
         kept = [rows for rows, (score, _) in found.items() if score > best - NEGLIGIBLE_NATS]
         used = sorted({row for rows in kept for row in rows})
@@ -296,15 +299,15 @@ class Posterior:
         return Hypotheses(self._problem.full, self.everything.take(np.array(used)), numbers, weight, rate, steady)
 
     def _score(self, rows: tuple[int, ...], components: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The logarithm of the weight of a hypothesis with each of some candidates as one more cause, and the fails and
-        passes that it takes part in."""
+        """The logarithm of the weight of a hypothesis with each of some candidates as one more cause, to `DIGITS`, and
+        the fails and passes that it takes part in."""
         known = [self.everything.mask(row) for row in rows]
         fails, passes, _, _ = self._shown(self._inside[components], known)
         score = self._likelihood[fails, passes] + (self._fails.sum() - fails) * log(FALSE_FAIL)
         score += self._odds[components] + self._odds[list(rows)].sum()
         for cause in known:  # what holds a cause of the hypothesis, or lies inside one, makes no minimal one
             score[(self.everything.containing(cause) | self.everything.inside(cause))[components]] = -np.inf
-        return score, np.stack([fails, passes], 1)
+        return np.round(score, DIGITS), np.stack([fails, passes], 1)
 
 
 class Doubt:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from bisect_cfg.common.configuration import Outcome, Purpose, Status
 
 DIGITS = 9
-"""Values of runs are compared to so many digits: of what is added up in another order the last bits differ, and equal
-records must give equal questions."""
+"""What decides between subsets is rounded to so many digits: equally good ones differ in the last bits by the order of
+a sum and by the processor's exp and log, and equal records must give equal questions, wherever they are asked."""
 
 CAREFUL = 0.95
 """With an explicit `Problem.confirm`, the confidence above which it must hold for random failures too."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from math import prod
 
@@ -10,10 +12,10 @@ import numpy as np
 import pytest
 
 from bisect_cfg.common.configuration import Outcome
-from bisect_cfg.search import Problem, Record
+from bisect_cfg.search import Problem, Record, next_question
 from bisect_cfg.search.case import Case
 from bisect_cfg.search.choose import Values
-from bisect_cfg.search.posterior import FALSE_FAIL, GRID, RANDOM_RATES, Posterior, prior_of_rates
+from bisect_cfg.search.posterior import FALSE_FAIL, GRID, RANDOM_RATES, Hypotheses, Posterior, prior_of_rates
 from bisect_cfg.search.problem import Counts
 from tests.search.oracles import Oracle
 
@@ -85,3 +87,18 @@ def test_certainty_is_one_point_of_the_grid() -> None:
     after = chance([*ends, Record(0b0011, Outcome.PASS)])
     random_after = chance([*ends, Record(0b1111, Outcome.PASS), Record(0b0011, Outcome.PASS)])
     assert after < 0.1 * before < random_after
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_last_bits_decide_nothing(seed: int, monkeypatch) -> None:
+    """Another processor has another exp and log: what they differ by must not choose between equally good runs."""
+    cases = [case_of(100 * seed + number, 9, 1.0, runs) for number, runs in enumerate((0, 0, 1, 2, 4))]
+    asked = [next_question(case.problem, case.counts.records) for case in cases]
+    inside, noise = Posterior.inside, np.random.default_rng(seed)
+
+    def elsewhere(posterior: Posterior, region: int, known: Sequence[int] = ()) -> Hypotheses | None:
+        found = inside(posterior, region, known)
+        return found and replace(found, weight=found.weight * (1 + 1e-15 * noise.standard_normal(len(found.weight))))
+
+    monkeypatch.setattr(Posterior, "inside", elsewhere)
+    assert [next_question(case.problem, case.counts.records) for case in cases] == asked
