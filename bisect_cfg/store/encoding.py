@@ -1,19 +1,20 @@
 """How factors and results are written into an Optuna trial, and read again.
 
-Values that Optuna cannot hold (dicts, lists, NaN) are stored as text in a categorical distribution. What was run is
-always derived from the subset, never from these values.
+A factor is a categorical parameter with three choices: its good value, its bad one, and any other. So what Optuna
+computes over the trials (`optuna.importance`) counts how often each goes with a failure; as numbers, two values far
+apart would weigh more than the failure does. Values that Optuna cannot hold (dicts, lists, NaN) are stored as text.
+What was run is always derived from the subset, never from these values.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from bisect_cfg.common.configuration import UNSET, Factor, Outcome, Purpose, Value, is_number
+from bisect_cfg.common.configuration import UNSET, Factor, Outcome, Purpose, Value, equal, is_number
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.store.interface import TrialResult
@@ -26,44 +27,27 @@ another run than these what it shows, in a word that no other run of the study h
 TWO_ENDS = frozenset({Purpose.BAD_BASELINE, Purpose.BAD_AGAIN, Purpose.WARM_START, Purpose.GOOD_BASELINE})
 """Purposes of the runs of the bad and of the good configuration."""
 
-LOG_RATIO = 10.0
-"""Numeric levels this far apart differ in magnitude (1e-6 and 1e-4): their distribution is logarithmic."""
+OTHER = "another value"
+"""The choice of a trial that has neither the good nor the bad value of a factor."""
 
 
-def distribution_of(factor: Factor) -> BaseDistribution:
-    """The Optuna distribution whose end points, or choices, are the two levels of the factor.
-
-    Numbers of one kind become an int or float range, so that later steps can look between the levels; all
-    else is categorical with the good level first.
-    """
+def distribution_of(factor: Factor) -> CategoricalDistribution:
+    """The Optuna distribution of a factor, whose choices are its good value, its bad one and `OTHER`."""
     # What is run comes from the configurations that the caller gives again, so secrets need not be kept.
-    good, bad = mask(factor.good, factor.name), mask(factor.bad, factor.name)
-    if is_number(good) and is_number(bad):
-        low, high = min(good, bad), max(good, bad)
-        log = low > 0 and high / low >= LOG_RATIO
-        if isinstance(good, int) and isinstance(bad, int):
-            return IntDistribution(low, high, log=log) if abs(low) < 2**53 > abs(high) else _choices(good, bad)
-        return FloatDistribution(float(low), float(high), log=log)
-    return _choices(good, bad)
-
-
-def stored_value(factor: Factor, level: str) -> Value:
-    """The value of a level ("good" or "bad") as Optuna stores it."""
-    value = getattr(factor, level)
-    distribution = distribution_of(factor)
-    if isinstance(distribution, CategoricalDistribution):
-        return distribution.choices[0 if level == "good" else 1]
-    return float(value) if isinstance(distribution, FloatDistribution) else value
-
-
-def _choices(good: Value, bad: Value) -> CategoricalDistribution:
+    levels = mask(factor.good, factor.name), mask(factor.bad, factor.name)
     texts = []
-    for value in (good, bad):
+    for value in levels:
         plain = value is None or isinstance(value, (bool, int, str)) or is_number(value)
         texts.append(value if plain else as_text(value))
     if texts[0] == texts[1]:  # True and 1
-        texts = [f"{as_text(good)} (good)", f"{as_text(bad)} (bad)"]
-    return CategoricalDistribution(tuple(texts))
+        texts = [f"{as_text(value)} ({level})" for value, level in zip(levels, ("good", "bad"), strict=True)]
+    return CategoricalDistribution((*texts, OTHER))
+
+
+def stored_value(factor: Factor, value: Value) -> Value:
+    """A value of a factor as Optuna stores it."""
+    good, bad, other = distribution_of(factor).choices
+    return good if equal(value, factor.good) else bad if equal(value, factor.bad) else other
 
 
 def as_text(value: object) -> str:
@@ -137,54 +121,28 @@ def result_attributes(result: TrialResult, outcome: Outcome) -> JsonObject:
     return values
 
 
-OBJECTIVE = "given up (from 1: only a short run; 3: fails)"
+OBJECTIVE = "1: fails, 0: passes"
 """What the value of a trial is called in Optuna's plots and in its dashboard."""
 
-SHORT, FAILS = 1.0, 3.0
-"""What is added for a trial of which no more is known than that it did not fail in a short run, and the value of one
-that fails: so the best trial is one that trains healthily, and of these the one that gives up least."""
+WORSE = "constraints:not recommended"
+"""Attribute of a trial that Optuna takes for a constraint: 0 of the run that completes what is recommended, which so is
+Optuna's best trial, 1 of all others."""
+
+SHOWN = "trial"
+"""Attribute of a trial that is another one written once more: the number of that one."""
 
 
-def state_of(outcome: Outcome, given_up: float, healthy: bool) -> tuple[TrialState, list[float] | None]:
+def state_of(outcome: Outcome, known: bool) -> tuple[TrialState, list[float] | None]:
     """State and value of a finished trial in Optuna's words; the value is to be small.
+
+    All passes have the same value: by default `optuna.importance` compares the best tenth of the trials, and all that
+    are as good, with the rest, which tells then what a failure goes with.
 
     Args:
         outcome: of the trial. UNRESOLVED has no value and is a FAIL to Optuna, as its documentation asks.
-        given_up: how much of what the user wished for it does without, from 0 to 1; see `given_up`.
-        healthy: whether it was looked at for health, not merely for the failure under study.
+        known: whether its parameters are. One before the search has none, and is PRUNED, so that Optuna computes
+            nothing from it.
     """
     if outcome is Outcome.UNRESOLVED:
         return TrialState.FAIL, None
-    if outcome is Outcome.FAIL:
-        return TrialState.COMPLETE, [FAILS]
-    return TrialState.COMPLETE, [given_up if healthy else SHORT + given_up]
-
-
-def given_up(
-    params: Mapping[str, Value], factors: Sequence[Factor], weights: Mapping[str, float], besides: int = 0
-) -> float:
-    """How much of what the user wished for a trial does without: 0 with all bad values, 1 with all good ones.
-
-    Args:
-        params: of the trial, as Optuna stores them; a factor that is not among them has some third value, and counts as
-            given up.
-        factors: of the study.
-        weights: name -> how much it weighs, 1 if missing.
-        besides: so many settings have other values besides, each of which weighs 1.
-    """
-    total = lost = float(besides)
-    for factor in factors:
-        weight = weights.get(factor.name, 1.0)
-        total += weight
-        lost += weight * (_way(factor, params[factor.name]) if factor.name in params else 1.0)
-    return lost / total if total else 0.0
-
-
-def _way(factor: Factor, value: Value) -> float:
-    """How far a value lies on the way from the bad level (0) to the good one (1), as Optuna stores them."""
-    good, bad = stored_value(factor, "good"), stored_value(factor, "bad")
-    distribution = distribution_of(factor)
-    if isinstance(distribution, CategoricalDistribution):
-        return 0.0 if value == bad else 1.0
-    scale = math.log if distribution.log else float
-    return abs((scale(value) - scale(bad)) / (scale(good) - scale(bad)))
+    return (TrialState.COMPLETE, [float(outcome is Outcome.FAIL)]) if known else (TrialState.PRUNED, None)

@@ -13,7 +13,7 @@ from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe import redact
 from bisect_cfg.search import Ask, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
-from bisect_cfg.store.encoding import SUBSET, WANTED, plain, purpose_of, result_attributes, result_of
+from bisect_cfg.store.encoding import SUBSET, WANTED, plain, purpose_of, result_attributes, result_of, values_of
 from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.store.store import Store
 
@@ -143,6 +143,27 @@ class SearchTrials:
         outcome = self._classify(result, mask, reference) or result.outcome
         self.store.finish(trial.number, result_attributes(result, outcome), outcome, result.intermediate)
         return outcome
+
+    def show(self, safe: Configuration | None, best: int | None = None) -> None:
+        """Have Optuna's own tools see what they need to agree with the answer; see `Store.show`.
+
+        Args:
+            safe: what is recommended.
+            best: the number of the run that completed it; None: the last of the search that passed with it.
+        """
+        ran = {trial.number: trial for trial in self.all() if trial.state.is_finished()}
+        if best is None and safe is not None:
+            passed = (one.number for one in self.records() if one.outcome is Outcome.PASS)
+            best = max((one for one in passed if self._values(ran[one]).items() <= safe.items()), default=None)
+        elif best is not None:
+            ran[best] = next(trial for trial in self.store.trials() if trial.number == best)
+        ends = [number for number, trial in ran.items() if not trial.params]
+        self.store.show(ends, lambda number: self._values(ran[number]), best)
+
+    def _values(self, trial: FrozenTrial) -> Configuration:
+        return values_of(trial, self.store.levels) or configuration_of(
+            self.names(self.mask(trial)), self.good, self.bad
+        )
 
     def begin_wanted(self, changes: Configuration, reason: str) -> FrozenTrial:
         """Write a run of the bad configuration with other values as begun; see `WANTED`."""

@@ -26,19 +26,27 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from bisect_cfg import interrupts
-from bisect_cfg.common.configuration import UNSET, Configuration, Factor, Outcome, Value, equal
+from bisect_cfg.common.configuration import UNSET, Configuration, Factor, Outcome, Value
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.redact import mask
-from bisect_cfg.store.encoding import OBJECTIVE, QUESTION, as_text, distribution_of, given_up, state_of, stored_value
+from bisect_cfg.store.encoding import (
+    OBJECTIVE,
+    QUESTION,
+    SHOWN,
+    WORSE,
+    as_text,
+    distribution_of,
+    state_of,
+    stored_value,
+)
 from bisect_cfg.store.storage import open_storage, patiently
 
 BEAT_SECONDS = 20.0
@@ -86,6 +94,8 @@ class Void(enum.StrEnum):
     INTERRUPTED = "interrupted"
     NOT_NEEDED = "not needed"
     """Its result could not change anything any more."""
+    SHOWN = "shown"
+    """It is a run of before once more, for Optuna's tools; see `Store.show`."""
 
 
 VOID = frozenset(why.value for why in Void)
@@ -96,7 +106,7 @@ class Store:
     """One study, read and written.
 
     Args:
-        factors, weights: see `vary`.
+        factors: see `vary`.
         storage: an Optuna storage or its URL; None keeps the study in memory.
         study_name: several bisections may share a storage under different names.
         identity: see `settle`.
@@ -119,28 +129,21 @@ class Store:
         storage: str | optuna.storages.BaseStorage | None,
         study_name: str | None,
         identity: JsonObject | None = None,
-        weights: Mapping[str, float] | None = None,
     ) -> None:
         optuna.logging.set_verbosity(max(optuna.logging.get_verbosity(), optuna.logging.WARNING))
         self.storage, self.study = _open(storage, study_name)
         self._id = self.storage.get_study_id_from_name(self.study.study_name)
         self._name, self._alive = uuid.uuid4().hex, False
         self.lost: list[FrozenTrial] = []
-        self.vary(factors, weights)
+        self.vary(factors)
         if factors or identity:
             self.settle(identity or {})
 
-    def vary(self, factors: Sequence[Factor], weights: Mapping[str, float] | None = None) -> None:
-        """From now on these vary, and trials have them as parameters.
-
-        Args:
-            factors: in the user's order.
-            weights: factor -> how much giving it up weighs, 1 if missing.
-        """
+    def vary(self, factors: Sequence[Factor]) -> None:
+        """From now on these vary, in the user's order, and trials have them as parameters."""
         self.factors = tuple(factors)
         self.levels = {factor.name: (factor.good, factor.bad) for factor in self.factors}
         self.distributions = {factor.name: distribution_of(factor) for factor in self.factors}
-        self._weights = dict(weights or {})
 
     def settle(self, identity: JsonObject) -> None:
         """See that what is studied is what was, and write it down if nothing was yet: the search begins.
@@ -162,6 +165,9 @@ class Store:
             differing = sorted(one for one in {*mine, *factors} if mine.get(one) != factors.get(one))
             what = f"was made for other configurations: {', '.join(differing)} differ"
             raise StudyMismatch(f"the study {self.study.study_name!r} {what}. {advice}")
+        recorded = {name: one for trial in self.trials() for name, one in trial.distributions.items()}
+        if any(recorded.get(name, one) != one for name, one in self.distributions.items()):
+            raise StudyMismatch(f"the study {self.study.study_name!r} was made by another version. {advice}")
         if identity and not known:
             self.study.set_user_attr("identity", dict(identity))
         if factors is None:
@@ -188,17 +194,8 @@ class Store:
         return max((trial.number for trial in asked if trial.state.is_finished()), default=None)
 
     def params(self, configuration: Configuration) -> dict[str, Value]:
-        """The factors' values as Optuna stores them, wherever their distributions have room."""
-        found: dict[str, Value] = {}
-        for factor in self.factors:
-            value, distribution = configuration.get(factor.name, UNSET), self.distributions[factor.name]
-            if equal(value, factor.good):
-                found[factor.name] = stored_value(factor, "good")
-            elif equal(value, factor.bad):
-                found[factor.name] = stored_value(factor, "bad")
-            elif not isinstance(distribution, CategoricalDistribution) and _has_room(distribution, value):
-                found[factor.name] = value
-        return found
+        """The factors' values as Optuna stores them."""
+        return {factor.name: stored_value(factor, configuration.get(factor.name, UNSET)) for factor in self.factors}
 
     # ------------------------------------------------------------------------------------------------- writing
 
@@ -213,7 +210,7 @@ class Store:
         return self.storage.get_trial(self.storage.create_new_trial(self._id, template_trial=template))
 
     def begin_values(self, configuration: Configuration, attributes: JsonObject) -> FrozenTrial:
-        """As `begin`, for a run with values that may lie between the two levels, and settings that are no factors."""
+        """As `begin`, for a run with values of its own, and settings that are no factors."""
         besides = [name for name in configuration if name not in self.distributions]
         return self.begin(self.params(configuration), {**attributes, BESIDES: besides})
 
@@ -224,8 +221,30 @@ class Store:
 
     def add(self, params: Configuration, attributes: JsonObject, outcome: Outcome) -> None:
         """Write a trial that was run before, in one go; see `finish`."""
-        state = state_of(outcome, given_up(params, self.factors, self._weights), False)
-        self.study.add_trial(self._template(*state, params, attributes))
+        self.study.add_trial(self._template(*state_of(outcome, bool(params)), params, attributes))
+
+    def show(self, numbers: Iterable[int], configuration: Callable[[int], Configuration], best: int | None) -> None:
+        """Write finished runs once more, for Optuna's own tools; here these trials count for nothing.
+
+        Those of the two ends have no parameters, which were not known when they ran: without them it is chance what
+        `optuna.importance` makes of the others. And which run completes what is recommended shows at the end.
+
+        Args:
+            numbers: of the trials.
+            configuration: number -> what that trial ran with.
+            best: the number of that which shall be Optuna's best trial; None: none.
+        """
+        known = self.storage.get_all_trials(self._id, deepcopy=False)
+        shown = {trial.user_attrs[SHOWN] for trial in known if SHOWN in trial.user_attrs}
+        for number in [one for one in dict.fromkeys([*numbers, *([] if best is None else [best])]) if one not in shown]:
+            outcome = Outcome(known[number].user_attrs["outcome"])
+            attributes = {"outcome": Void.SHOWN.value, SHOWN: number}
+            state, values = state_of(outcome, True)
+            if number == best:  # not above any that was recommended before
+                values = [min([trial.value for trial in known if trial.system_attrs.get(WORSE) == 0] or [1.0]) - 1.0]
+            template = self._template(state, values, self.params(configuration(number)), attributes)
+            template.system_attrs = {WORSE: int(number != best)}
+            self.study.add_trial(template)
 
     def finish(
         self,
@@ -233,7 +252,6 @@ class Store:
         attributes: JsonObject,
         outcome: Outcome,
         intermediate: Mapping[int, float] | None = None,
-        healthy: bool = False,
     ) -> None:
         """Write the result of a trial, then its state.
 
@@ -242,17 +260,16 @@ class Store:
             attributes: of the result.
             outcome: of the trial; see `state_of` for its value.
             intermediate: step -> value; each is a transaction of its own, so of many an even share is written.
-            healthy: whether it was looked at for health, not merely for the failure under study.
         """
         trial_id = self._of(number)
-        trial = self.storage.get_trial(trial_id)
+        state, values = state_of(outcome, bool(self.storage.get_trial(trial_id).params))
         with suppress(UpdateFinishedTrialError):
             for name, value in attributes.items():
                 self.storage.set_trial_user_attr(trial_id, name, value)
             for step, value in even_share(intermediate or {}, MOST_INTERMEDIATE).items():
                 self.storage.set_trial_intermediate_value(trial_id, step, value)
-        besides = len(trial.user_attrs.get(BESIDES, ()))
-        self._close(trial_id, *state_of(outcome, given_up(trial.params, self.factors, self._weights, besides), healthy))
+            self.storage.set_trial_system_attr(trial_id, WORSE, 1)
+        self._close(trial_id, state, values)
 
     def void(self, number: int, why: Void) -> None:
         """Close a running trial that has no result; one that has ended meanwhile keeps its own."""
@@ -385,10 +402,3 @@ def even_share(values: Mapping[int, float], most: int) -> dict[int, float]:
     if len(steps) > most:
         steps = [steps[number * (len(steps) - 1) // (most - 1)] for number in range(most)]
     return {step: values[step] for step in steps}
-
-
-def _has_room(distribution: BaseDistribution, value: Value) -> bool:
-    """Whether an int or float distribution of ours, which has no steps but whole numbers, holds a value."""
-    whole = isinstance(distribution, optuna.distributions.IntDistribution)
-    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    return number and distribution.low <= value <= distribution.high

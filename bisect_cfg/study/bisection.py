@@ -11,7 +11,7 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Unpack
@@ -142,7 +142,7 @@ class Bisection:
             work=tuple(math.log(work.get(name, 1.0)) for name in names) if work else (),
         )  # fmt: skip
         identity = identity_of(trial) if given.identity is None and not runs else given.identity
-        self._store = _opened(storage, study_name, self.factors, identity, given.loss)
+        self._store = _opened(storage, study_name, self.factors, identity)
         self._trials = SearchTrials(
             self._store, problem, getattr(runner, "classify", None) or _verdict(given.is_failure)
         )
@@ -168,6 +168,10 @@ class Bisection:
         """
         self._trials.count({**dict.fromkeys(bad, self._trials.problem.full), good: 0}, since)
 
+    def show(self, safe: Configuration | None, best: int | None) -> None:
+        """Have Optuna's own tools agree with the answer; see `SearchTrials.show`."""
+        self._trials.show(safe, best)
+
     def results(self, besides: int) -> list[TrialResult]:
         """Those of all trials that count, in their order, besides one."""
         finished = (trial for trial in self._trials.all() if trial.state.is_finished())
@@ -191,6 +195,7 @@ class Bisection:
 
         with self._shown():
             report = self.search()
+        self.show(report.safe_configuration if report.causes else None, None)
         answer = answer_of_report(report)
         self._store.conclude(plain(answer))
         return with_trials(report, answer, self.rows, self.ask)
@@ -453,12 +458,11 @@ def _opened(
     name: str | None,
     factors: Sequence[Factor],
     identity: JsonObject | None,
-    loss: Mapping[str, float] | None,
 ) -> Store:
     """The store of a bisection: a new one, or that of a study which holds runs already."""
     if not isinstance(storage, Store):
-        return Store(factors, storage, name, identity, loss)
-    storage.vary(factors, loss)
+        return Store(factors, storage, name, identity)
+    storage.vary(factors)
     storage.settle(identity or {})
     return storage
 

@@ -5,8 +5,7 @@ What to run is decided by `remedy.order` from what has been run; this module mak
 weights, goes on from the recorded runs.
 
 The runs are trials of the study like those of the search, which never takes them for its own as they carry no "subset".
-What was asked is in the attribute `SAFE`; the values of the factors are parameters wherever Optuna's distribution has
-room for them, so that the dashboard shows them on the way between good and bad.
+What was asked is in the attribute `SAFE`. The run that completes what is recommended is Optuna's best trial.
 """
 
 from __future__ import annotations
@@ -182,7 +181,7 @@ class _Work:
         values = result_attributes(told, outcome)
         if health.failed_at is not None:
             values[FAILED_AT] = health.failed_at
-        self._store.finish(begun.number, values, outcome, run and run.intermediate, healthy=True)
+        self._store.finish(begun.number, values, outcome, run and run.intermediate)
         self.running.remove(begun)
         self._study.listener.safe_run_finished(begun.number, replace(attempt, steps=steps), health, told.seconds)
 

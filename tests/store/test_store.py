@@ -17,7 +17,7 @@ from bisect_cfg.common.configuration import Purpose, difference
 from bisect_cfg.remedy.remedy import Aim, Attempt
 from bisect_cfg.search import Ask, Problem
 from bisect_cfg.store import store as stores
-from bisect_cfg.store.encoding import QUESTION, SAFE, SUBSET, result_attributes
+from bisect_cfg.store.encoding import OBJECTIVE, OTHER, QUESTION, SAFE, SHOWN, SUBSET, result_attributes
 from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.store.sampler import SearchTrials
 from bisect_cfg.store.store import Store, StudyHeld, StudyMismatch, Void
@@ -40,11 +40,10 @@ def searched(store: Store) -> SearchTrials:
     return SearchTrials(store, Problem(tuple(BAD)), lambda result, subset, reference: result.outcome)
 
 
-def test_values_between_the_levels_are_parameters_and_others_are_not() -> None:
+def test_a_value_that_is_neither_level_is_another_one() -> None:
     store = opened(None)
     assert store.params(BAD) == {"lr": 1e-3, "bf16": True, "steps": 16, "optim": "sgd"}
-    assert store.params({**BAD, "lr": 1e-5, "steps": 8, "optim": "lion"}) == {"lr": 1e-5, "bf16": True, "steps": 8}
-    assert store.params({**BAD, "lr": 1.0, "steps": 8.5}) == {"bf16": True, "optim": "sgd"}
+    assert store.params({**BAD, "lr": 1e-5, "optim": "lion"}) == store.params(BAD) | {"lr": OTHER, "optim": OTHER}
 
 
 def test_a_trial_is_whole_as_soon_as_another_can_see_it(storage) -> None:
@@ -55,7 +54,7 @@ def test_a_trial_is_whole_as_soon_as_another_can_see_it(storage) -> None:
     assert seen.user_attrs[SUBSET] == list(BAD)
     store.finish(number, {"outcome": "fail"}, Outcome.FAIL)
     (seen,) = other.trials(SUBSET)
-    assert (seen.state, seen.value, seen.user_attrs["outcome"]) == (TrialState.COMPLETE, 3.0, "fail")
+    assert (seen.state, seen.value, seen.user_attrs["outcome"]) == (TrialState.COMPLETE, 1.0, "fail")
 
 
 @pytest.mark.parametrize("why", Void)
@@ -115,22 +114,21 @@ def test_a_run_that_is_told_twice_is_added_once(storage) -> None:
     assert [record.purpose for record in trials.records()] == [Purpose.BAD_BASELINE, Purpose.BAD_AGAIN]
 
 
-def test_the_best_trial_is_a_healthy_one_that_gives_up_least(storage) -> None:
-    store = opened(storage, weights={"lr": 3.0, "bf16": 1.0, "steps": 0.0, "optim": 0.0})
-    best = {**BAD, "lr": 10**-4.5}
-    for subset in ((), ("bf16",), ("lr",), tuple(BAD)):
-        configuration = {**GOOD, **{name: BAD[name] for name in subset}}
-        number = store.begin(store.params(configuration), {SUBSET: list(subset)}).number
-        store.finish(number, {}, Outcome.FAIL if len(subset) == len(BAD) else Outcome.PASS)
-    other = {**BAD, "adam_epsilon": 1e-6}
-    for configuration, outcome in (
-        (GOOD, Outcome.PASS), (best, Outcome.PASS), (BAD, Outcome.FAIL), (other, Outcome.PASS)
-    ):  # fmt: skip
+def test_optuna_is_shown_the_ends_and_what_is_recommended(storage) -> None:
+    store = opened(storage)
+    other = {**BAD, "lr": 1e-5, "adam_epsilon": 1e-6}
+    first = store.begin({}, {QUESTION: "first"}).number
+    store.finish(first, {"outcome": "fail"}, Outcome.FAIL)
+    for configuration in ({**BAD, "bf16": False}, other):
         number = begin(store, Attempt(configuration, 0, 30, Aim.VERIFY, ""), "")
-        store.finish(number, {}, outcome, healthy=True)
-    assert [trial.value for trial in store.study.trials] == pytest.approx([2.0, 1.75, 1.25, 3.0, 1.0, 0.375, 3.0, 0.2])
-    assert store.study.best_trial.user_attrs["besides"] == ["adam_epsilon"]
-    assert store.study.metric_names is not None and "given up" in store.study.metric_names[0]
+        store.finish(number, {"outcome": "pass"}, Outcome.PASS)
+    ran = {first: BAD, 1: {**BAD, "bf16": False}, 2: other}
+    for best in (1, 1, 2):
+        store.show([first], ran.__getitem__, best)
+    assert [trial.value for trial in store.study.trials] == [None, 0.0, 0.0, 1.0, 0.0, -1.0]
+    assert [trial.user_attrs[SHOWN] for trial in store.study.trials[3:]] == [first, 1, 2] and store.count() == 3
+    assert store.study.best_trial.user_attrs[SHOWN] == 2 and store.study.best_trial.params["lr"] == OTHER
+    assert store.study.metric_names == [OBJECTIVE]
 
 
 def test_steps_are_intermediate_values_of_which_many_are_thinned_out(storage) -> None:
@@ -222,9 +220,7 @@ def test_optuna_asks_what_the_tool_asks() -> None:
         bisection.add(BAD, TrialResult(Outcome.FAIL, "boom"), "bad baseline")
         bisection.add(GOOD, TrialResult(Outcome.PASS), "good baseline")
     trial = theirs.study.ask()
-    values = {name: trial.suggest_float(name, GOOD[name], BAD[name], log=True) for name in ("lr",)}
-    values |= {name: trial.suggest_categorical(name, (GOOD[name], BAD[name])) for name in ("bf16", "optim")}
-    values["steps"] = trial.suggest_int("steps", 4, 16)
+    values = {name: trial.suggest_categorical(name, (GOOD[name], BAD[name], OTHER)) for name in BAD}
     subset = set(theirs.study.trials[trial.number].user_attrs[SUBSET])
     assert values == {**GOOD, **{name: BAD[name] for name in subset}}
     asked = ours.study.sampler.state().question
