@@ -470,5 +470,6 @@ def run() -> int:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "bisect-cfg"
         raise InputError(error.format_message(), f"See {command} --help.") from None
-    except click.Abort:
-        raise KeyboardInterrupt from None
+    except click.Abort as error:  # click has made it of the interrupt, which knows the signal; or of the input's end
+        interrupt = error.__context__
+        raise (interrupt if isinstance(interrupt, KeyboardInterrupt) else KeyboardInterrupt()) from None

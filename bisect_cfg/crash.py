@@ -93,9 +93,10 @@ def ended_by(error: BaseException) -> Ended:
     """What an exception means for a command that it ends."""
     if isinstance(error, InputError):
         return Ended(error.status, error.message, error.advice)
-    if any(isinstance(one, KeyboardInterrupt) for one in _chain(error)):  # a library may make an error of its own of it
-        said = "Interrupted; nothing is lost. Run the same command again to continue."
-        return Ended(interrupts.INTERRUPTED, advice=said)
+    for one in _chain(error):  # a library may make an error of its own of it
+        if isinstance(one, KeyboardInterrupt):
+            said = "Interrupted; nothing is lost. Run the same command again to continue."
+            return Ended(interrupts.status_of(one), advice=said)
     return explained(error) or _internal(error)
 
 

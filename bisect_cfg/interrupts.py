@@ -17,7 +17,10 @@ from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTED = 130
-"""Exit status, as a shell gives it for SIGINT."""
+"""Exit status of Ctrl-C, as a shell gives it; of another signal it is another one, see `status_of`."""
+
+BY_SIGNAL = 128
+"""What a shell adds to the number of a signal."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """They all mean: end now."""
@@ -35,7 +38,12 @@ def end(number: int, frame: FrameType | None) -> None:
         os.write(2, b"\nInterrupted before anything ran.\n")
     except OSError:  # nobody reads it
         pass
-    os._exit(INTERRUPTED)
+    os._exit(BY_SIGNAL + number)
+
+
+def status_of(interrupt: KeyboardInterrupt) -> int:
+    """The exit status of what was interrupted so, as a shell gives it: 130, after SIGTERM 143."""
+    return BY_SIGNAL + getattr(interrupt, "number", signal.SIGINT)
 
 
 def install(handler: Callable[[int, FrameType | None], None] | None = None) -> None:

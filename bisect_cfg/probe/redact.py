@@ -346,12 +346,19 @@ def scrub(text):
     return "".join(pieces) + text[done:] if spans else text
 
 
+LEVELS = frozenset({"good", "bad", "from", "to"})
+"""Keys of a setting's two values, which go by the name of the setting."""
+
+
 def mask(value, name=""):
     """A copy of plain data (JSON) without secrets: by the names of its keys, and by its texts."""
     if hides(name, value):
         return HIDDEN
     if isinstance(value, dict):
-        return {scrub(key) if isinstance(key, str) else key: mask(item, key) for key, item in value.items()}
+        return {
+            scrub(key) if isinstance(key, str) else key: mask(item, name if key in LEVELS else key)
+            for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [mask(item, name) for item in value]
     return scrub(value) if isinstance(value, str) else value

@@ -150,7 +150,7 @@ def _facts(answer: Answer) -> Iterator[str]:
     if answer.seconds:
         yield duration(answer.seconds)
     if answer.horizon:
-        yield f"trials of at most {count(answer.horizon, 'step')} each, more for safe values"
+        yield f"trials of {count(answer.horizon, 'step')} or more"
     packages = answer.environment.get("packages") or {}
     yield from (f"{name} {packages[name]}" for name in ("trl", "transformers", "torch") if packages.get(name))
     yield from sorted({str(gpu.get("name", gpu)) for gpu in answer.environment.get("gpus") or ()})

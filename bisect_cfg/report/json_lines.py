@@ -87,7 +87,10 @@ class JsonLines(Listener):
     def factors(self, settings: Factors | Sides) -> None:
         self._tell(
             "factors",
-            factors=[{"name": one.name, "good": _level(one.good), "bad": _level(one.bad)} for one in settings.varied],
+            factors=[
+                {"name": one.name, **{at: mask(_level(getattr(one, at)), one.name) for at in ("good", "bad")}}
+                for one in settings.varied
+            ],
             not_varied=settings.not_varied,
         )
 

@@ -30,7 +30,12 @@ _FLAG = re.compile(r"(?P<flag>-{1,2}[A-Za-z][\w.-]*|[+~]{0,2}[A-Za-z_][\w.@/]*(?
 
 
 def piece_of(
-    words: Sequence[str], within: range, change: Change, names: Collection[str], switches: Collection[str]
+    words: Sequence[str],
+    within: range,
+    change: Change,
+    names: Collection[str],
+    switches: Collection[str],
+    flags: Collection[str] = (),
 ) -> Piece | None:
     """The piece of ``shlex.join(words)`` that changes a setting; None if the words do not give it.
 
@@ -40,8 +45,13 @@ def piece_of(
         change: what to change.
         names: what it may be called.
         switches: flags that take no value: they are there or not.
+        flags: all that the parser knows of the setting.
     """
+    opposite = _opposites(flags)
     for position in reversed(within):  # of two the last one counts
+        if words[position] in opposite and isinstance(change.new, bool):
+            start = len(shlex.join(words[:position])) + bool(position)
+            return start, start + len(shlex.quote(words[position])), shlex.quote(opposite[words[position]])
         match = _FLAG.fullmatch(words[position])
         if match is None:
             continue
@@ -59,6 +69,13 @@ def piece_of(
             return start - bool(position), start + len(old), ""
         return start, start + len(old), f"{shlex.quote(match['flag'])}{'=' if match['value'] else ' '}{value}"
     return None
+
+
+def _opposites(flags: Collection[str]) -> dict[str, str]:
+    """``--flag`` -> ``--no-flag`` and the other way round, where a parser has both."""
+    pairs = [(flag, f"--no{between}{flag[2:]}") for flag in flags for between in "-_"]
+    both = [pair for pair in pairs if pair[1] in flags]
+    return {one: other for pair in both for one, other in (pair, pair[::-1])}
 
 
 def added(text: str, values: Configuration) -> Piece:

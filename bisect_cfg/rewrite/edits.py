@@ -289,7 +289,8 @@ class _Draft:
         else:
             self._own = len(words) - self._places.arguments if self._own is None else self._own
             within, switches = range(self._own, len(words)), self._switches
-        piece = command_line.piece_of(words, within, change, names, switches)
+        flags = self._places.flags.get(change.key, ())
+        piece = command_line.piece_of(words, within, change, names, switches, flags)
         if piece is not None:
             self._write(None, piece, name or change.name)
         return piece is not None
@@ -318,6 +319,8 @@ class _Draft:
             return Unplaced(change.name, f"{where} cannot be changed alone", f"set {change.name} to {value}")
         if matching:
             return Unplaced(change.name, f"it is given at {where}", f"set {change.name} to {value} where it is meant")
+        if command_line.names_in(self._places.words) & set(change.names):
+            return Unplaced(change.name, "the command gives it", f"set {change.name} to {value} there")
         if seen:
             why = f"{where} computes it: {seen[0][1].shown}"
             return Unplaced(change.name, why, f"write {change.key}={value} there")

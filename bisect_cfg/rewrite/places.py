@@ -40,6 +40,7 @@ class Places:
         fields: of the training config.
         assigned: those that the run was seen to set as attributes of the finished config.
         built: namespace of settings -> the line (absolute path, number) that was seen to build what has them.
+        flags: own setting of the script -> what its parser calls it.
         settings: the factors; None where all changes are of what stands in a file.
         command: the target, if it is a command of any kind.
     """
@@ -53,6 +54,7 @@ class Places:
     fields: Collection[str] = ()
     assigned: Collection[str] = ()
     built: BuiltAt = field(default_factory=dict)
+    flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
     settings: Factors | Sides | None = None
     command: CommandTarget | None = None
 
@@ -90,6 +92,7 @@ def places_of(target: Script | CommandTarget, settings: Factors | Sides, bad_run
         args.types,
         {row.name for row in traces.all(Assigned) if row.index == args.index},
         built,
+        own.flags if (own := settings.capture.others.get("script")) is not None else {},
         settings,
     )
 

@@ -112,7 +112,7 @@ class _Source:
             names = tuple(filter(None, [_string(given.get("dest")), *flags]))
             if "default" in given:
                 self.gifts += [_Gift(name, given["default"], "default", also=names) for name in names]
-            if "action" in given:
+            if given.keys() & {"action", "is_flag"}:
                 self.switches |= set(names)
 
     def _assign(self, target: ast.expr, value: ast.expr | None, kind: str) -> None:
@@ -170,7 +170,7 @@ def _sources(texts: Mapping[Path, str]) -> list[_Source]:
 
 
 def switches(texts: Mapping[Path, str]) -> set[str]:
-    """Options of argparse that take no value."""
+    """Options of argparse and click that take no value."""
     return {name for source in _sources(texts) for name in source.switches}
 
 

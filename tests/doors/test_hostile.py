@@ -282,7 +282,7 @@ def test_ctrl_c_while_it_is_still_importing(fresh_tool, module, text, arguments,
     assert process.stdout.readline() == "importing\n"
     process.send_signal(number)
     out, err = process.communicate(timeout=90)
-    assert_told(Said(process.returncode, out, err), "Interrupted", status=130)
+    assert_told(Said(process.returncode, out, err), "Interrupted", status=128 + number)
     fresh_tool.assert_nothing_left()
 
 

@@ -293,6 +293,31 @@ def test_flags_win_over_files(arguments, change, old, new):
     assert shlex.split(found.command) == wanted
 
 
+@pytest.mark.parametrize(
+    ("typed", "old", "new"),
+    [("--use-danish", True, "--no-use-danish"), ("--no-use-danish", False, "--use-danish"),
+     ("--no_use_danish", False, "--use_danish")],
+)  # fmt: skip
+def test_a_switch_is_spelled_as_its_parser_has_it(typed, old, new):
+    known = {"use_danish": ["--use-danish", "--no-use-danish", "--use_danish", "--no_use_danish"]}
+    found = edits_of(places({Path("train.py"): ""}, (typed,), flags=known), [Change("script.use_danish", old, not old)])
+    assert flags(found) == [(typed, new)]
+
+
+def test_a_switch_of_click_is_left_out():
+    text = '@click.option("--danish", is_flag=True)\ndef main(danish): ...\n'
+    found = edits_of(places({Path("train.py"): text}, ("--danish",)), [Change("script.danish", True, False)])
+    assert flags(found) == [("--danish", "")]
+
+
+def test_a_value_that_the_command_gives_is_not_said_to_be_computed():
+    text = "parser.add_argument('--lr', default=1e-6)\nGRPOConfig(learning_rate=parser.parse_args().lr * 2)\n"
+    found = edits_of(places({Path("train.py"): text}, ("--learning_rate", "3")), [LR])
+    assert [(one.why, one.add) for one in found.unplaced] == [
+        ("the command gives it", "set learning_rate to 1.7e-05 there")
+    ]
+
+
 def test_several_flags_and_new_ones():
     text = "p.add_argument('--lr', '-l', type=float)\np.add_argument('--half', action='store_true')\n"
     text += "a = p.parse_args()\nGRPOConfig(learning_rate=a.lr, bf16=a.half)\n"

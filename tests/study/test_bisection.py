@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import optuna
 import pytest
 
 from bisect_cfg import Bisection, Outcome
@@ -149,6 +150,17 @@ def test_a_function_that_kills_its_process() -> None:
 )  # fmt: skip
 def test_a_function_that_always_says_the_same(bad, answer, status) -> None:
     assert isolated(lambda c: answer, bad=bad).status == status
+
+
+def test_a_secret_does_not_reach_the_storage() -> None:
+    storage = optuna.storages.InMemoryStorage()
+    bad = {"api_key": "not-to-be-seen", "batch": 8}
+    Bisection(
+        {"api_key": None, "batch": 1}, bad, lambda configuration: configuration["api_key"] is None,
+        isolation="none", storage=storage, study_name="s",
+    ).run()  # fmt: skip
+    study = optuna.load_study(study_name="s", storage=storage)
+    assert study.user_attrs["concluded"]["causes"] and "not-to-be" not in repr((study.user_attrs, study.trials))
 
 
 def test_another_failure_is_unresolved() -> None:

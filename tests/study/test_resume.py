@@ -76,7 +76,7 @@ def interrupted(tool, number: int, everybody: bool, moment) -> None:
     until(moment)
     os.killpg(process.pid, number) if everybody else process.send_signal(number)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 130 and "Interrupted; nothing is lost" in err and "Traceback" not in err, err
+    assert process.returncode == 128 + number and "Interrupted; nothing is lost" in err and "Traceback" not in err, err
     tool.assert_nothing_left()
 
 
