@@ -112,8 +112,8 @@ def test_interrupting_ends_the_trial_and_leaves_the_study_as_it_was() -> None:
     before = len(report.trials)
     with pytest.raises(KeyboardInterrupt):
         report.ask({"seed": 2})
-    assert len(report.trials) == before == len(bisection.run().trials)
     assert not [t for t in bisection.study.trials if t.state is optuna.trial.TrialState.RUNNING]
+    assert len(report.trials) == before == len(bisection.run().trials)
 
 
 @pytest.mark.training
