@@ -19,6 +19,7 @@ from bisect_cfg.common.files import load_json, read_text
 from bisect_cfg.common.json_files import JsonObject, strict, write_json
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask
+from bisect_cfg.rewrite.recommended import Change, Part, ShownEdit, Unplaced
 from bisect_cfg.store.causes import Claim, TrialRow
 
 SCHEMA = 1
@@ -32,32 +33,28 @@ RUNNING, UNFINISHED, EMPTY = "running", "unfinished", "empty"
 """What a study without an answer has as its status."""
 
 
-class _Part(msgspec.Struct, frozen=True, dict=True):
-    """A part of the answer; what a file lacks of it has its default, and keys that are not known are skipped."""
-
-
-class Levels(_Part):
+class Levels(Part):
     """The two values of a setting."""
 
     good: Any
     bad: Any
 
 
-class Evidence(_Part):
+class Evidence(Part):
     """What a cause rests on."""
 
     fails: Claim
     passes_without: dict[str, Claim]
 
 
-class ConfigFile(_Part):
+class ConfigFile(Part):
     """A configuration file that a command names."""
 
     name: str
     text: str
 
 
-class Cause(_Part):
+class Cause(Part):
     """A minimal failing set of settings.
 
     `text` says what the run does with them: "dies with SIGFPE at step 1". `watched` is for how many steps at least the
@@ -76,28 +73,28 @@ class Cause(_Part):
     config: ConfigFile | None = None
 
 
-class Correction(_Part):
+class Correction(Part):
     """Settings whose reset to good cures the bad configuration."""
 
     parameters: tuple[str, ...]
     passes: Claim
 
 
-class Masking(_Part):
+class Masking(Part):
     """Settings that hide the failure of a cause."""
 
     settings: tuple[str, ...]
     hide: tuple[str, ...]
 
 
-class Reproduction(_Part):
+class Reproduction(Part):
     """How often the failure shows where it can."""
 
     rate: float | None = None
     interval_95: tuple[float, ...] = ()
 
 
-class Failure(_Part):
+class Failure(Part):
     """A failure; `text` is what the run does, as `Cause.text`."""
 
     kind: str = ""
@@ -112,7 +109,7 @@ class Failure(_Part):
     log: str | None = None
 
 
-class Where(_Part):
+class Where(Part):
     """Where it fails, by one more run with instruments (`runner.where.Place`)."""
 
     same_failure: bool
@@ -129,7 +126,7 @@ class Where(_Part):
     native_frames: tuple[str, ...] = ()
 
 
-class Finding(_Part):
+class Finding(Part):
     """Something odd about where the models were."""
 
     kind: str
@@ -138,14 +135,14 @@ class Finding(_Part):
     source: str | None = None
 
 
-class Placement(_Part):
+class Placement(Part):
     """Where the models of the user's own run were when it began to train, by rank."""
 
     ranks: dict[str, Any]
     findings: tuple[Finding, ...] = ()
 
 
-class KnownIssue(_Part):
+class KnownIssue(Part):
     """What is known about the failure; `environment`: whether that is at fault, whatever setting triggers it."""
 
     id: str
@@ -156,7 +153,7 @@ class KnownIssue(_Part):
     environment: bool = False
 
 
-class Target(_Part):
+class Target(Part):
     """What was run."""
 
     script: str = ""
@@ -167,7 +164,7 @@ class Target(_Part):
     config: str | None = None
 
 
-class Origin(_Part):
+class Origin(Part):
     """Where trials began, if not at step 0, and whether the claims were proven from there (None: not run)."""
 
     kind: str
@@ -176,21 +173,14 @@ class Origin(_Part):
     proven_from_start: bool | None = None
 
 
-class Warnings(_Part):
+class Warnings(Part):
     """An oddity of trials that passed."""
 
     text: str
     trials: tuple[int, ...]
 
 
-class Change(_Part):
-    """What a setting is changed from, and to."""
-
-    before: Any = msgspec.field(name="from", default=None)
-    to: Any = None
-
-
-class Range(_Part):
+class Range(Part):
     """How far a setting can go from good toward bad."""
 
     good: Any
@@ -202,7 +192,7 @@ class Range(_Part):
     shown: str = ""
 
 
-class Published(_Part):
+class Published(Part):
     """What a recipe uses for a setting: context, no evidence."""
 
     value: Any
@@ -211,7 +201,7 @@ class Published(_Part):
     note: str = ""
 
 
-class Remedy(_Part):
+class Remedy(Part):
     """A configuration next to the user's own, and what is known of it."""
 
     changes: dict[str, Change]
@@ -229,31 +219,6 @@ class Remedy(_Part):
     published: dict[str, tuple[Published, ...]] = {}
 
 
-class Edit(_Part):
-    """A place to change; `file` None: the command line. `apply` needs the span, the text to put there, and the hashes
-    of the file before and after all edits; without them it cannot be written."""
-
-    old: str
-    new: str
-    settings: tuple[str, ...]
-    file: str | None = None
-    line: int | None = None
-    cell: int | None = None
-    start: int | None = None
-    end: int | None = None
-    text: str | None = None
-    before: str | None = None
-    after: str | None = None
-
-
-class Unplaced(_Part):
-    """A setting that no edit changes: why not, and what to write instead."""
-
-    setting: str
-    why: str
-    add: str
-
-
 class Recommendation(Remedy):
     """What to use instead."""
 
@@ -264,14 +229,14 @@ class Recommendation(Remedy):
     unsettled: tuple[str, ...] = ()
     not_kept: tuple[str, ...] = ()
     first: str = ""
-    edits: tuple[Edit, ...] = ()
+    edits: tuple[ShownEdit, ...] = ()
     diff: str = ""
     not_located: tuple[str, ...] = ()
     unplaced: tuple[Unplaced, ...] = ()
     command: str | None = None
 
 
-class Trial(_Part):
+class Trial(Part):
     """A real run, baselines included; `step`: at which it failed, else how many it trained."""
 
     number: int
@@ -296,7 +261,7 @@ class Trial(_Part):
         return Purpose.read(self.purpose)[0]
 
 
-class Answer(_Part):
+class Answer(Part):
     """The whole answer; see docs/result.md."""
 
     status: str

@@ -24,14 +24,13 @@ from bisect_cfg.report.answer import (
     RUNNING,
     Answer,
     Cause,
-    Change,
-    Edit,
     Range,
     Recommendation,
     Remedy,
 )
 from bisect_cfg.report.recommendation import UNTRIED
 from bisect_cfg.report.sentences import place_lines, since_step
+from bisect_cfg.rewrite.recommended import Change, ShownEdit
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.store.causes import Claim
 from bisect_cfg.targets.pinned import without_good_value
@@ -340,7 +339,7 @@ def _places(found: Recommendation) -> Iterator[Line]:
         yield Line("", _in_words(found.changes) or "your configuration as it is")
 
 
-def _shown(edit: Edit) -> str:
+def _shown(edit: ShownEdit) -> str:
     old, new = edit.old.strip(), edit.new.strip()
     if len(old) > EDIT_LENGTH and new:
         old, new = _difference(old, new, edit.settings)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import convert
-
 from bisect_cfg.common.configuration import UNSET, Configuration, configuration_of, equal
 from bisect_cfg.common.json_files import JsonObject, write_text
 from bisect_cfg.probe.redact import scrub
@@ -14,17 +12,15 @@ from bisect_cfg.remedy.proposals import Safe
 from bisect_cfg.remedy.remedy import Proposal, RemedyStatus, SafeRange
 from bisect_cfg.remedy.remedy import Remedy as FoundRemedy
 from bisect_cfg.report.answer import (
-    Change,
-    Edit,
     KnownIssue,
     Published,
     Range,
     Recommendation,
     Remedy,
-    Unplaced,
 )
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.rewrite.edits import edits_for
+from bisect_cfg.rewrite.recommended import Change, Unplaced
 from bisect_cfg.rewrite.safe_config import TITLE, diff_of_values, safe_config
 from bisect_cfg.store.causes import Cause, Claim
 from bisect_cfg.targets.command import CommandTarget
@@ -106,7 +102,7 @@ def write_safe_config(found: Findings, recommended: Recommendation | None) -> No
 
 def _safe_config(found: Findings, recommended: Recommendation) -> str:
     """The user's own YAML file with the changes, if one configured the run; else the training config as YAML."""
-    changes = _plain(recommended.changes)
+    changes = recommended.changes
     return safe_config(found.places, changes, edits_for(found.places, changes), title_of(recommended))
 
 
@@ -201,20 +197,15 @@ def _unsettled(safe: Safe) -> list[str]:
 
 def _places(found: Findings, changes: Changes) -> JsonObject:
     """The fields of `Recommendation` that say where to make the changes in the user's files and command."""
-    plain = _plain(changes)
-    edits = edits_for(found.places, plain)
-    known = edits.to_json()
-    if not isinstance(found.script, CommandTarget) and (edits.unplaced or not known["diff"]):
-        lines = diff_of_values(found.settings, plain).splitlines(keepends=True)
-        known["diff"] = "".join(map(scrub, lines))
+    edits = edits_for(found.places, changes)
+    diff = edits.diff
+    if not isinstance(found.script, CommandTarget) and (edits.unplaced or not diff):
+        diff = diff_of_values(found.settings, changes)
+    missing = tuple(Unplaced(one.setting, scrub(one.why), scrub(one.add)) for one in edits.unplaced)
     return {
-        **known,
-        "edits": convert(known["edits"], tuple[Edit, ...]),
-        "not_located": tuple(known["not_located"]),
-        "unplaced": convert(known["unplaced"], tuple[Unplaced, ...]),
+        "edits": edits.shown(),
+        "diff": "".join(map(scrub, diff.splitlines(keepends=True))),
+        "not_located": tuple(one.setting for one in missing),
+        "unplaced": missing,
+        "command": edits.command or None,
     }
-
-
-def _plain(changes: Changes) -> dict[str, JsonObject]:
-    """The changes as `rewrite` takes them."""
-    return {name: {"from": change.before, "to": change.to} for name, change in changes.items()}

@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from bisect_cfg.common.configuration import Value
 from bisect_cfg.common.files import load_json, read_text
-from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.name import Name
 from bisect_cfg.common.words import short_path
 from bisect_cfg.errors import InputError
 from bisect_cfg.rewrite.edits import hash_of
+from bisect_cfg.rewrite.recommended import Change, Recommended, ShownEdit
 from bisect_cfg.rewrite.spans import plain, same, splice
 from bisect_cfg.targets.captured import look_up
 
@@ -51,7 +53,7 @@ class Rewrite:
         return Path(os.path.realpath(self.path))
 
 
-def recommendation_of(study: Path) -> JsonObject:
+def recommendation_of(study: Path) -> Recommended:
     """What a study recommends.
 
     Raises:
@@ -66,42 +68,45 @@ def recommendation_of(study: Path) -> JsonObject:
         ) from None
     if found is None:
         raise InputError(f"The study in {study} recommends no change.", f"See: bisect-cfg report {study} --format md")
-    if not isinstance(found, dict) or not {"edits", "unplaced", "changes"} <= found.keys():
-        raise InputError(f"{study / 'result.json'} is damaged.", "Run the same `bisect-cfg bisect` command again.")
-    return {**found, "training": target.get("training", 1)}
+    try:
+        return msgspec.convert({**found, "training": target.get("training", 1)}, Recommended)
+    except (msgspec.ValidationError, TypeError):
+        raise InputError(
+            f"{study / 'result.json'} is damaged.", "Run the same `bisect-cfg bisect` command again."
+        ) from None
 
 
-def rewrites_of(found: JsonObject) -> list[Rewrite]:
+def rewrites_of(found: Recommended) -> list[Rewrite]:
     """The files that a recommendation changes, in the folder from which their paths lead.
 
     Raises:
         InputError: one is not as the study read it, or an edit cannot be written.
     """
     made = []
-    for path in dict.fromkeys(edit["file"] for edit in found["edits"] if edit["file"] is not None):
-        edits = [edit for edit in found["edits"] if edit["file"] == path]
-        unwritten = [f"{_where(edit)}: {edit['new'].strip()}" for edit in edits if edit.get("text") is None]
+    for path in dict.fromkeys(edit.file for edit in found.edits if edit.file is not None):
+        edits = [edit for edit in found.edits if edit.file == path]
+        unwritten = [f"{_where(edit)}: {edit.new.strip()}" for edit in edits if edit.text is None]
         if unwritten:
             raise InputError(f"An edit of {path} cannot be written.", "\n".join(["Change it by hand:", *unwritten]))
         try:
             text = read_text(path)
         except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-        if hash_of(text) == edits[0]["after"]:
+        if hash_of(text) == edits[0].after:
             made.append(Rewrite(path, text, text))
             continue
-        after = splice(text, *((edit["start"], edit["end"], edit["text"]) for edit in edits))
-        if hash_of(text) != edits[0]["before"] or hash_of(after) != edits[0]["after"]:
+        after = splice(text, *((edit.start, edit.end, edit.text) for edit in edits))
+        if hash_of(text) != edits[0].before or hash_of(after) != edits[0].after:
             raise InputError(
                 f"{path} is not the file that the study read: it was changed since. Nothing was written.",
-                "\n".join(["Change it by hand:", *(f"{_where(edit)}: {edit['new'].strip()}" for edit in edits)]),
+                "\n".join(["Change it by hand:", *(f"{_where(edit)}: {edit.new.strip()}" for edit in edits)]),
             )
         made.append(Rewrite(path, text, after))
     return made
 
 
 def apply(
-    found: JsonObject,
+    found: Recommended,
     build: Callable[[], Built],
     agree: Callable[[], bool],
     say: Callable[[str], None],
@@ -127,14 +132,14 @@ def apply(
     if not new:
         if rewrites:
             say("The change is there already: nothing to write.")
-        return 0 if rewrites or found.get("command") else 1
+        return 0 if rewrites or found.command else 1
     if not agree():
         say("Nothing was written.")
         return 1
     paths = ", ".join(short_path(one.path) for one in new)
     with _written(new):
         built: Built = {}
-        if found.get("training", 1) == 1:  # a later training of the script begins when those before it are over
+        if found.training == 1:  # a later training of the script begins when those before it are over
             say("Running your script up to its configuration ...")
             built = build()
         wrong, unseen = differences(found, built)
@@ -145,15 +150,15 @@ def apply(
             return 0
         _put_back(new)
     for name, has in wrong.items():
-        say(f"{name} is {has!r} in the configuration of your script, not {found['changes'][name]['to']!r}.")
+        say(f"{name} is {has!r} in the configuration of your script, not {found.changes[name].to!r}.")
     say(f"So this is not the place where it is set. Put back as it was: {paths}.")
     return 1
 
 
-def differences(found: JsonObject, built: Built) -> tuple[dict[str, Value], list[str]]:
+def differences(found: Recommended, built: Built) -> tuple[dict[str, Value], list[str]]:
     """Of the settings that edits of files change, those that have another value than recommended, with that value; and
     those of which nothing was seen."""
-    edited = dict.fromkeys(name for edit in found["edits"] if edit["file"] is not None for name in edit["settings"])
+    edited = dict.fromkeys(name for edit in found.edits if edit.file is not None for name in edit.settings)
     wrong, unseen = dict[str, Value](), list[str]()
     for name in edited:
         space, key = Name.of(name)
@@ -161,7 +166,7 @@ def differences(found: JsonObject, built: Built) -> tuple[dict[str, Value], list
         if not known or (space in ("launch", "script") and key not in known):
             unseen.append(name)
             continue
-        has, wanted = plain(known.get(key, look_up(known, key))), plain(found["changes"][name]["to"])
+        has, wanted = plain(known.get(key, look_up(known, key))), plain(found.changes[name].to)
         if not same(has, wanted) and not (has is None and wanted in (None, "(unset)")):
             wrong[name] = has
     return wrong, unseen
@@ -170,35 +175,35 @@ def differences(found: JsonObject, built: Built) -> tuple[dict[str, Value], list
 # ---------------------------------------------------------------------------------------------------------- in words
 
 
-def told(found: JsonObject) -> Iterator[str]:
+def told(found: Recommended) -> Iterator[str]:
     """The edits of a recommendation, one place after the other, and what is to be done by hand."""
-    for edit in found["edits"]:
-        if edit["file"] is not None:
+    for edit in found.edits:
+        if edit.file is not None:
             yield _where(edit)
-            yield from (f"  - {line}" for line in edit["old"].splitlines())
-            yield from (f"  + {line}" for line in edit["new"].splitlines())
-            yield from stale_comments(edit, found["changes"])
-    for missing in found["unplaced"]:
-        yield f"By hand: {missing['add']} ({missing['why']})."
-    if found.get("command"):
+            yield from (f"  - {line}" for line in edit.old.splitlines())
+            yield from (f"  + {line}" for line in edit.new.splitlines())
+            yield from stale_comments(edit, found.changes)
+    for missing in found.unplaced:
+        yield f"By hand: {missing.add} ({missing.why})."
+    if found.command:
         yield "Start your run like this from now on:"
-        yield f"  {found['command']}"
+        yield f"  {found.command}"
 
 
-def stale_comments(edit: JsonObject, changes: Mapping[str, Mapping[str, Value]]) -> Iterator[str]:
+def stale_comments(edit: ShownEdit, changes: Mapping[str, Change]) -> Iterator[str]:
     """Comments on the new lines that speak of the setting or of its old value."""
-    for line in edit["new"].splitlines():
+    for line in edit.new.splitlines():
         comment = _COMMENT.search(line)
-        for name in edit["settings"] if comment else ():
-            words = {name.rpartition(".")[2], str(changes[name]["from"])}
+        for name in edit.settings if comment else ():
+            words = {name.rpartition(".")[2], str(changes[name].before)}
             if any(re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", comment["text"]) for word in words):
                 yield f"  Look at the comment, it may no longer be right: #{comment['text']}"
                 break
 
 
-def _where(edit: JsonObject) -> str:
-    cell = "" if edit["cell"] is None else f", cell {edit['cell']}, line {edit['line']}"
-    return f"{short_path(edit['file'])}{cell or ':' + str(edit['line'])}"
+def _where(edit: ShownEdit) -> str:
+    cell = "" if edit.cell is None else f", cell {edit.cell}, line {edit.line}"
+    return f"{short_path(edit.file)}{cell or ':' + str(edit.line)}"
 
 
 # ---------------------------------------------------------------------------------------------------------- on the disk

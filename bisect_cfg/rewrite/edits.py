@@ -19,12 +19,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bisect_cfg.common.cells import SUFFIX, CellLine, cells_in, place_in, script_of
-from bisect_cfg.common.configuration import Configuration, Value, equal
-from bisect_cfg.common.json_files import JsonObject
+from bisect_cfg.common.configuration import Configuration, equal
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.rewrite import command_line, data, python
 from bisect_cfg.rewrite.notebook import pieces_of
 from bisect_cfg.rewrite.places import Places, places_of
+from bisect_cfg.rewrite.recommended import Change as ShownChange
+from bisect_cfg.rewrite.recommended import ShownEdit, Unplaced
 from bisect_cfg.rewrite.spans import Change, Piece, Place, splice
 from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
@@ -36,8 +37,8 @@ __all__ = ["Edit", "Edits", "Places", "Unplaced", "edits_for", "places_of"]
 SHOWN_PLACES = 3
 """So many places of a setting that is given in several are named."""
 
-Changes = Mapping[str, Mapping[str, Value]]
-"""Setting -> its "from" and "to", as in result.json."""
+Changes = Mapping[str, ShownChange]
+"""Setting -> what it is changed from, and to."""
 
 
 @dataclass(frozen=True)
@@ -60,21 +61,6 @@ class Edit:
     @property
     def piece(self) -> Piece:
         return self.start, self.end, self.new
-
-
-@dataclass(frozen=True)
-class Unplaced:
-    """A setting that no edit changes.
-
-    Attributes:
-        name: of the setting.
-        why: the reason.
-        add: what to write instead, and where.
-    """
-
-    name: str
-    why: str
-    add: str
 
 
 @dataclass(frozen=True)
@@ -119,36 +105,22 @@ class Edits:
             part if part.endswith("\n") else f"{part}\n\\ No newline at end of file\n" for part in parts
         )
 
-    def to_json(self) -> JsonObject:
-        """The keys of result.json's recommendation that say what to change: "edits", "diff", "unplaced",
-        "not_located" and, where it changes, "command".
+    def shown(self) -> tuple[ShownEdit, ...]:
+        """The edits as result.json has them, those of the command line first. One that would have to write a secret, or
+        is in another cell than the notebook had when it ran, cannot be written."""
+        flags = tuple(self._flag(edit) for edit in self.edits if edit.path is None)
+        return *flags, *(shown for path in self.paths for shown in self._of_file(path))
 
-        An edit of a file has its lines ("old", "new") for people, and for `apply` the "start" and "end" of the part of
-        the file, the "text" to put there, and the hashes of the file "before" and "after" all edits. Without them it
-        cannot be written: it would have to write a secret, or the cell is not in the notebook as it was run.
-        """
-        told = [self._flag(edit) for edit in self.edits if edit.path is None]
-        told += [record for path in self.paths for record in self._records(path)]
-        missing = [{"setting": one.name, "why": scrub(one.why), "add": scrub(one.add)} for one in self.unplaced]
-        return {
-            "edits": told,
-            "diff": "".join(scrub(line) for line in self.diff.splitlines(keepends=True)),
-            "not_located": [one.name for one in self.unplaced],
-            "unplaced": missing,
-            **({"command": self.command} if self.command else {}),
-        }
-
-    def _flag(self, edit: Edit) -> JsonObject:
+    def _flag(self, edit: Edit) -> ShownEdit:
         old = self.texts[None][edit.start : edit.end].strip()
-        record = {"file": None, "cell": None, "line": None, "old": scrub(old), "new": scrub(edit.new.strip())}
-        return {**record, "settings": list(edit.settings)}
+        return ShownEdit(scrub(old), scrub(edit.new.strip()), edit.settings)
 
-    def _records(self, path: Path) -> Iterator[JsonObject]:
+    def _of_file(self, path: Path) -> Iterator[ShownEdit]:
         text, after = self.texts[path], self.after(path)
         edits = [edit for edit in self.edits if edit.path == path]
         inside = pieces_of(path, text, [edit.piece for edit in edits]) if path.suffix == SUFFIX else None
         file, pieces = (text, [edit.piece for edit in edits]) if inside is None else inside
-        hashes = {"before": hash_of(file), "after": hash_of(splice(file, *filter(None, pieces)))}
+        hashes = hash_of(file), hash_of(splice(file, *filter(None, pieces)))
         shift = 0
         for edit, piece in zip(edits, pieces, strict=True):
             start, end = _line_span(text, edit)
@@ -157,12 +129,9 @@ class Edits:
             line = text.count("\n", 0, start) + 1 + skipped
             place = _cell_line(after, after.count("\n", 0, start + shift) + 1 + skipped, path)
             shift += _growth([edit])
-            record = {"file": str(path), "cell": None, "line": line, "old": scrub(old), "new": scrub(new)}
-            if place is not None:
-                record |= {"cell": place.cell, "line": place.line}
-            if piece is not None and scrub(piece[2]) == piece[2]:
-                record |= dict(zip(("start", "end", "text"), piece, strict=True)) | hashes
-            yield {**record, "settings": list(edit.settings)}
+            at = (line, None) if place is None else (place.line, place.cell)
+            written = (*piece, *hashes) if piece is not None and scrub(piece[2]) == piece[2] else ()
+            yield ShownEdit(scrub(old), scrub(new), edit.settings, str(path), *at, *written)
 
 
 def hash_of(text: str) -> str:
@@ -187,9 +156,9 @@ def wanted(settings: Factors, changes: Changes) -> list[Change]:
     for name, change in changes.items():
         factor = factors.get(name)
         setting, _, key = name.partition(".")
-        raw = args.raw.get(setting) if factor is None or factor.kind == "args" else change["from"]
+        raw = args.raw.get(setting) if factor is None or factor.kind == "args" else change.before
         added = factor is None and equal(raw, args.defaults.get(setting))
-        found.append(Change(name, change["from"] if key else raw, change["to"], added))
+        found.append(Change(name, change.before if key else raw, change.to, added))
     return found
 
 
@@ -377,7 +346,7 @@ def _growth(edits: Sequence[Edit]) -> int:
 def _of_command(target: CommandTarget, changes: Changes) -> Edits:
     """The edits of a command of any kind: of the arguments that give settings as they were typed."""
     bad, template = target.sides.bad, target.template
-    safe = {**bad, **{name: change["to"] for name, change in changes.items()}}
+    safe = {**bad, **{name: change.to for name, change in changes.items()}}
     words, edits, located = list[str](), list[Edit](), set[str]()
     for part in template.parts:
         if isinstance(part, str):

@@ -34,9 +34,9 @@ def safe_config(places: Places, changes: Changes, edits: Edits, title: str = TIT
         edits: that make the changes.
         title: the first line, a comment.
     """
-    told = [f"Besides, where you train: {one.add}" for one in edits.unplaced if one.name.startswith(PACKAGE)]
+    told = [f"Besides, where you train: {one.add}" for one in edits.unplaced if one.setting.startswith(PACKAGE)]
     title = "\n# ".join([title, *told])  # what is installed stands in no configuration
-    safe = {**places.settings.bad, **{name: change["to"] for name, change in changes.items()}}
+    safe = {**places.settings.bad, **{name: change.to for name, change in changes.items()}}
     if places.command is not None:
         return scrub(_of_command(places.command, safe, title))
     return scrub(_own_config(places, changes, edits, title) or safe_yaml(places.settings, safe, title))
@@ -44,7 +44,7 @@ def safe_config(places: Places, changes: Changes, edits: Edits, title: str = TIT
 
 def diff_of_values(settings: Factors, changes: Changes) -> str:
     """The training config as YAML before and after, for changes that no edit of a file shows."""
-    safe = {**settings.bad, **{name: change["to"] for name, change in changes.items()}}
+    safe = {**settings.bad, **{name: change.to for name, change in changes.items()}}
     before, after = (safe_yaml(settings, levels).splitlines(keepends=True)[1:] for levels in (settings.bad, safe))
     return "".join(difflib.unified_diff(before, after, "your configuration", "safe_config.yaml"))
 

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from bisect_cfg.common.configuration import Purpose, Status
 from bisect_cfg.report import answer as its
-from bisect_cfg.report.answer import UNFINISHED, Answer, Cause, Change, Edit, Levels, Recommendation, Remedy, Trial
+from bisect_cfg.report.answer import UNFINISHED, Answer, Cause, Levels, Recommendation, Remedy, Trial
+from bisect_cfg.rewrite.recommended import Change, ShownEdit
 from bisect_cfg.store.causes import Claim
 from bisect_cfg.targets.pinned import NO_DEFAULT
 
@@ -55,9 +56,9 @@ def remedy(name: str, new: Any, **more: Any) -> Remedy:
     return Remedy({name: Change(BAD.get(name), new)}, **more)
 
 
-def recommended(name: str, new: Any, *, edits: tuple[Edit, ...] | None = None, **more: Any) -> Recommendation:
+def recommended(name: str, new: Any, *, edits: tuple[ShownEdit, ...] | None = None, **more: Any) -> Recommendation:
     """A verified one with its edit in the script."""
-    placed = (Edit(f"    {name}={BAD[name]},", f"    {name}={new},", (name,), "train.py", 26),)
+    placed = (ShownEdit(f"    {name}={BAD[name]},", f"    {name}={new},", (name,), "train.py", 26),)
     known = {"verified": True, "status": "verified", "evidence": claim(7, 8, 9), "steps": 30, "seeds": (42, 43, 44),
              "failure_rate_at_most": 0.6316, "full_rate": "at the full learning rate from the first step"}  # fmt: skip
     return Recommendation({name: Change(BAD[name], new)}, **{**known, **more}, edits=placed if edits is None else edits)
@@ -190,7 +191,7 @@ CASES: dict[str, Answer] = {
         causes=(cause("bf16", {"bf16": claim(1)}, command=COMMAND, config=its.ConfigFile("config.yaml", "beta: 0\n")),),
         recommendation=recommended(
             "bf16", False, seeds=(), full_rate="", command=COMMAND,
-            edits=(Edit("--bf16 True", "--bf16 False", ("bf16",)),),
+            edits=(ShownEdit("--bf16 True", "--bf16 False", ("bf16",)),),
             unplaced=(its.Unplaced("beta", "--bad gives it", "write beta: 0 there"),),
         ),
     ),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from bisect_cfg.report.answer import Cause, Change, Evidence, Levels, Published, Range, Trial, write_answer
+from bisect_cfg.report.answer import Cause, Evidence, Levels, Published, Range, Trial, write_answer
+from bisect_cfg.rewrite.recommended import Change
 from bisect_cfg.store.causes import Claim
 from tests.report.cases import ONE
 

@@ -13,9 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from bisect_cfg.common.configuration import Status
-from bisect_cfg.report.answer import Answer, Edit
+from bisect_cfg.report.answer import Answer
 from bisect_cfg.report.lines import COMMAND, as_text, lines_of, repeated_by
 from bisect_cfg.report.terminal import console, print_answer
+from bisect_cfg.rewrite.recommended import ShownEdit
 from tests.report import cases
 from tests.report.cases import CASES, FOLDER, ONE, PAIR, recommended
 
@@ -93,7 +94,7 @@ CALL = 'args = GRPOConfig(output_dir="out", learning_rate=1e-3, betas=(0.9, 0.99
     ],
 )
 def test_of_a_long_line_what_changes_is_shown(old: str, new: str, name: str, said: str) -> None:
-    edits = (Edit(old, new, (name,), "train.py", 3), Edit(old, new, (name,), "study.ipynb", 3, 2))
+    edits = (ShownEdit(old, new, (name,), "train.py", 3), ShownEdit(old, new, (name,), "study.ipynb", 3, 2))
     text = as_text(lines_of(replace(ONE, recommendation=recommended("bf16", False, edits=edits)), FOLDER))
     assert said in text and "train.py:3\n" in text and "study.ipynb, cell 2, line 3\n" in text
 

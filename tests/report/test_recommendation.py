@@ -11,8 +11,9 @@ from msgspec import structs
 from bisect_cfg.remedy.proposals import Safe
 from bisect_cfg.remedy.remedy import Proposal, Remedy, RemedyStatus, SafeRange
 from bisect_cfg.remedy.schedule import Prefix
-from bisect_cfg.report.answer import Change, KnownIssue, Recommendation
+from bisect_cfg.report.answer import KnownIssue, Recommendation
 from bisect_cfg.report.recommendation import first_of_all, recommendation_of, title_of, write_safe_config
+from bisect_cfg.rewrite.recommended import Change
 from bisect_cfg.store.causes import Claim
 from tests.report import made
 

@@ -29,9 +29,9 @@ def edited(name: str, text: str, *changes: Change, **known: Any) -> tuple[str, l
 
 
 def missing(found: Edits) -> list[str]:
-    return [one.name for one in found.unplaced]
+    return [one.setting for one in found.unplaced]
 
 
 def flags(found: Edits) -> list[tuple[str, str]]:
     """The edits of the command line: old and new words."""
-    return [(one["old"], one["new"]) for one in found.to_json()["edits"] if one["file"] is None]
+    return [(one.old, one.new) for one in found.shown() if one.file is None]

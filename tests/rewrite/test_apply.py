@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import stat
@@ -13,12 +12,15 @@ from pathlib import Path
 
 import pytest
 import toys
+from msgspec import structs
 from tools import assert_clear
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.rewrite import apply as module
 from bisect_cfg.rewrite.apply import Rewrite, apply, rewrites_of, told
-from bisect_cfg.rewrite.edits import edits_of
+from bisect_cfg.rewrite.edits import Edits, edits_of
+from bisect_cfg.rewrite.recommended import Change as ShownChange
+from bisect_cfg.rewrite.recommended import Recommended
 from bisect_cfg.rewrite.spans import Change
 from tests.rewrite.cases import LR, places
 
@@ -27,14 +29,18 @@ RATES = "LR = 2e-2  # 0.02 is bold\n"
 BETA = Change("beta", 0.5, 0.04)
 
 
+def recommended(edits: Edits, *changes: Change) -> Recommended:
+    known = {one.name: ShownChange(one.old, one.new) for one in changes or (LR, BETA)}
+    return Recommended(known, edits.shown(), edits.unplaced, edits.command or None)
+
+
 @pytest.fixture
-def found(tmp_path: Path) -> dict:
+def found(tmp_path: Path) -> Recommended:
     """A recommendation about two files."""
     files = {tmp_path / "train.py": SCRIPT, tmp_path / "rates.py": RATES}
     for path, text in files.items():
         path.write_text(text)
-    changes = {one.name: {"from": one.old, "to": one.new} for one in (LR, BETA)}
-    return {"changes": changes, **edits_of(places(files), [LR, BETA]).to_json()}
+    return recommended(edits_of(places(files), [LR, BETA]))
 
 
 def texts(folder: Path) -> list[str]:
@@ -45,7 +51,7 @@ NEW = [SCRIPT.replace("0.5", "0.04"), RATES.replace("2e-2", "1.7e-05")]
 GOOD = {"args.learning_rate": 1.7e-5, "args.beta": 0.04}
 
 
-def applied(found: dict, built: dict | Exception = GOOD, agree: bool = True) -> tuple[int, str]:
+def applied(found: Recommended, built: dict | Exception = GOOD, agree: bool = True) -> tuple[int, str]:
     said: list[str] = []
 
     def build() -> dict:
@@ -56,7 +62,7 @@ def applied(found: dict, built: dict | Exception = GOOD, agree: bool = True) -> 
     return apply(found, build, lambda: agree, said.append), "\n".join(said)
 
 
-def test_the_files_are_written_and_the_second_time_it_is_there(found: dict, tmp_path: Path) -> None:
+def test_the_files_are_written_and_the_second_time_it_is_there(found: Recommended, tmp_path: Path) -> None:
     os.chmod(tmp_path / "train.py", 0o750)
     (tmp_path / "rates.py").rename(tmp_path / "own.py")
     (tmp_path / "rates.py").symlink_to("own.py")
@@ -70,13 +76,13 @@ def test_the_files_are_written_and_the_second_time_it_is_there(found: dict, tmp_
     ]  # fmt: skip
 
 
-def test_without_agreement_nothing_is_written(found: dict, tmp_path: Path) -> None:
+def test_without_agreement_nothing_is_written(found: Recommended, tmp_path: Path) -> None:
     status, said = applied(found, agree=False)
     assert (status, texts(tmp_path)) == (1, [SCRIPT, RATES]) and "Nothing was written" in said
 
 
 @pytest.mark.parametrize("built", [{**GOOD, "args.beta": 0.5}, InputError("It dies."), KeyboardInterrupt()])
-def test_where_the_script_shows_other_values_the_files_are_put_back(found: dict, tmp_path: Path, built) -> None:
+def test_where_the_script_shows_other_values_the_files_are_put_back(found: Recommended, tmp_path: Path, built) -> None:
     if isinstance(built, dict):
         status, said = applied(found, built)
         assert status == 1 and "beta is 0.5 in the configuration of your script, not 0.04" in said
@@ -87,19 +93,19 @@ def test_where_the_script_shows_other_values_the_files_are_put_back(found: dict,
     assert texts(tmp_path) == [SCRIPT, RATES] and len(list(tmp_path.iterdir())) == 2
 
 
-def test_what_was_not_seen_is_not_compared(found: dict, tmp_path: Path) -> None:
-    status, said = applied({**found, "training": 2}, AssertionError())
+def test_what_was_not_seen_is_not_compared(found: Recommended, tmp_path: Path) -> None:
+    status, said = applied(structs.replace(found, training=2), AssertionError())
     assert status == 0 and "not compared: learning_rate, beta" in said and "recommended" not in said
 
 
-def test_a_file_that_was_changed_is_refused(found: dict, tmp_path: Path) -> None:
+def test_a_file_that_was_changed_is_refused(found: Recommended, tmp_path: Path) -> None:
     (tmp_path / "rates.py").write_text(f"# mine\n{RATES}")
     with pytest.raises(InputError, match="rates.py is not the file that the study read") as raised:
         applied(found)
     assert "1.7e-05" in raised.value.advice and texts(tmp_path) == [SCRIPT, f"# mine\n{RATES}"]
 
 
-def test_all_files_or_none(found: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_files_or_none(found: Recommended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replaced: list[str] = []
 
     def replace(old: Path, new: Path) -> None:
@@ -114,7 +120,7 @@ def test_all_files_or_none(found: dict, tmp_path: Path, monkeypatch: pytest.Monk
     assert texts(tmp_path) == [SCRIPT, RATES] and len(list(tmp_path.iterdir())) == 2
 
 
-def test_half_of_it_is_there(found: dict, tmp_path: Path) -> None:
+def test_half_of_it_is_there(found: Recommended, tmp_path: Path) -> None:
     """As after a kill between the two files."""
     (tmp_path / "train.py").write_text(NEW[0])
     assert applied(found)[0] == 0 and texts(tmp_path) == NEW
@@ -124,16 +130,16 @@ def test_an_edit_that_would_write_a_secret_is_made_by_hand(tmp_path: Path) -> No
     path, token = tmp_path / "train.py", "hf_" + "a1B2" * 9
     text = f"GRPOConfig(learning_rate=2e-2, hub_token={token!r}, beta=0.5)\n"
     path.write_text(text)
-    found = edits_of(places({path: text}), [LR, BETA]).to_json()
-    assert token not in json.dumps(found)
+    found = recommended(edits_of(places({path: text}), [LR, BETA]))
+    assert token not in repr(found)
     with pytest.raises(InputError, match="cannot be written"):
         rewrites_of(found)
 
 
 def test_a_command_line_is_told_and_not_written() -> None:
-    changes = {"learning_rate": {"from": 0.02, "to": 1.7e-5}, "env.A": {"from": "1", "to": None}}
-    edits = edits_of(places({}, ("--learning_rate", "0.02")), [LR, Change("env.A", "1", None)])
-    status, said = applied({"changes": changes, **edits.to_json()}, AssertionError())
+    changes = [LR, Change("env.A", "1", None)]
+    edits = edits_of(places({}, ("--learning_rate", "0.02")), changes)
+    status, said = applied(recommended(edits, *changes), AssertionError())
     assert status == 0 and "launch train.py --learning_rate 1.7e-05" in said and "By hand: unset A" in said
 
 
@@ -163,7 +169,7 @@ def test_whoever_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Path) ->
     assert path.read_text() == "x = 1\n" and len(list(tmp_path.iterdir())) == 1
 
 
-def test_what_is_told(found: dict, tmp_path: Path) -> None:
+def test_what_is_told(found: Recommended, tmp_path: Path) -> None:
     assert list(told(found))[:4] == [
         f"{tmp_path / 'rates.py'}:1", "  - LR = 2e-2  # 0.02 is bold", "  + LR = 1.7e-05  # 0.02 is bold",
         "  Look at the comment, it may no longer be right: # 0.02 is bold",

@@ -74,7 +74,7 @@ def test_python(text):
 def test_what_cannot_be_placed_is_said_with_what_to_write_instead(text, why, add):
     found = edits_of(places({Path("train.py"): text}), [LR])
     (one,) = found.unplaced
-    assert not found.edits and not found.diff and one.name == "learning_rate" and why in one.why and add in one.add
+    assert not found.edits and not found.diff and one.setting == "learning_rate" and why in one.why and add in one.add
 
 
 def test_dtypes_and_removal():
@@ -94,8 +94,8 @@ def test_two_changes_in_one_line_are_one_edit():
     found = edits_of(
         places({Path("t.py"): "GRPOConfig(learning_rate=2e-2, beta=0.5)\n"}), [Change("beta", 0.5, 0.04), LR]
     )
-    (one,) = found.to_json()["edits"]
-    assert (one["new"], one["settings"]) == ("GRPOConfig(learning_rate=1.7e-05, beta=0.04)", ["beta", "learning_rate"])
+    (one,) = found.shown()
+    assert (one.new, one.settings) == ("GRPOConfig(learning_rate=1.7e-05, beta=0.04)", ("beta", "learning_rate"))
 
 
 @pytest.mark.parametrize("text", [
@@ -114,10 +114,10 @@ def test_a_setting_that_the_script_does_not_mention_is_added(text):
 def test_where_it_is():
     text = "a = 1\n\nargs = GRPOConfig(\n    learning_rate=0.02,  # as in the paper\n)\n"
     found = edits_of(places({Path("train.py"): text}), [LR, BETA])
-    first, second = found.to_json()["edits"]
-    assert (first["line"], first["old"]) == (4, "    learning_rate=0.02,  # as in the paper")
-    assert (first["new"], first["settings"]) == ("    learning_rate=1.7e-05,  # as in the paper", ["learning_rate"])
-    assert (second["line"], second["old"], second["new"]) == (5, "", "    adam_epsilon=1e-06,")
+    first, second = found.shown()
+    assert (first.line, first.old) == (4, "    learning_rate=0.02,  # as in the paper")
+    assert (first.new, first.settings) == ("    learning_rate=1.7e-05,  # as in the paper", ("learning_rate",))
+    assert (second.line, second.old, second.new) == (5, "", "    adam_epsilon=1e-06,")
 
 
 def test_the_diff_is_a_patch(tmp_path):
@@ -148,8 +148,8 @@ def test_of_several_trainings_the_call_that_built_the_one_that_failed(tmp_path):
     text = "a = GRPOConfig(\n    learning_rate=0.02,\n)\nb = GRPOConfig(\n    learning_rate=0.02,\n)\n"
     for built, line in ((1, 2), (4, 5)):
         found = edits_of(places({path: text}, built={"args": (str(path), built)}), [LR, BETA])
-        assert [(one["line"], one["settings"]) for one in found.to_json()["edits"]] == [
-            (line, ["learning_rate"]), (line + 1, ["adam_epsilon"])
+        assert [(one.line, one.settings) for one in found.shown()] == [
+            (line, ("learning_rate",)), (line + 1, ("adam_epsilon",))
         ]  # fmt: skip
 
 
@@ -226,8 +226,8 @@ def test_toml():
     assert missing(found) == [] and found.after(Path("c.toml")) == (
         TOML.replace("2e-2", "1.7e-05").replace("bf16 = true\n", "beta = 0.5\n").replace("float16", "float32")
     )
-    first = found.to_json()["edits"][0]
-    assert (first["line"], first["old"]) == (5, "learning_rate = 2e-2  # bold")
+    first = found.shown()[0]
+    assert (first.line, first.old) == (5, "learning_rate = 2e-2  # bold")
     assert edited("c.toml", TOML, Change("learning_rate", 0.3, 0.1)) == (TOML, ["learning_rate"])
 
 
@@ -355,8 +355,8 @@ ZERO = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}
 ])  # fmt: skip
 def test_one_line_of_accelerates_file_changes(change, line):
     found = edits_of(places({Path("acc.yaml"): ACCELERATE}), [change])
-    (one,) = found.to_json()["edits"]
-    assert (one["new"].replace("'", ""), one["settings"]) == (line, [change.name])
+    (one,) = found.shown()
+    assert (one.new.replace("'", ""), one.settings) == (line, (change.name,))
 
 
 def test_one_process_is_no_longer_distributed():
@@ -423,13 +423,13 @@ def test_a_cell_of_a_notebook(tmp_path):
         path.write_text(text)
         made = as_script(path, [one for one in map("".join, sources) if one], "python", lambda names: ())
         found = edits_of(places({path: made.text}), [LR, Change("beta", 0.1, None)])
-        first, second = found.to_json()["edits"]
-        assert (first["cell"], first["line"], first["new"]) == (2, 2, '\tlearning_rate=1.7e-05, name="é",')
-        assert (second["cell"], second["line"], second["old"]) == (2, 3, "    beta=0.1,")
+        first, second = found.shown()
+        assert (first.cell, first.line, first.new) == (2, 2, '\tlearning_rate=1.7e-05, name="é",')
+        assert (second.cell, second.line, second.old) == (2, 3, "    beta=0.1,")
         assert "train.ipynb, cell 2" in found.diff and missing(found) == []
         for one in (second, first):
-            text = splice(text, (one["start"], one["end"], one["text"]))
+            text = splice(text, (one.start, one.end, one.text))
         wanted = json.loads(path.read_text())
         source = wanted["cells"][-1]["source"].replace("0.02", "1.7e-05").replace("    beta=0.1,\n", "")
         wanted["cells"][-1]["source"] = source
-        assert json.loads(text) == wanted and hash_of(text) == first["after"]
+        assert json.loads(text) == wanted and hash_of(text) == first.after

@@ -10,6 +10,7 @@ import yaml
 
 from bisect_cfg.probe.protocol import Opened
 from bisect_cfg.rewrite.edits import edits_for, places_of
+from bisect_cfg.rewrite.recommended import Change
 from bisect_cfg.rewrite.safe_config import safe_config
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.targets.captured import Source
@@ -50,7 +51,7 @@ def answer(
 
 
 def safe(made: SimpleNamespace, **changes: tuple[object, object]) -> str:
-    told = {name: {"from": old, "to": new} for name, (old, new) in changes.items()}
+    told = {name: Change(old, new) for name, (old, new) in changes.items()}
     return safe_config(places := places_of(made.script, made.settings, made.bad_run), told, edits_for(places, told))
 
 
