@@ -51,7 +51,8 @@ def test_values_and_subsets_are_run_and_stand_beside_the_others(tmp_path) -> Non
     assert alone.outcome is Outcome.PASS and alone.values == {"lr": 1e-3, "bf16": False, "clip": 1.0, "beta": 0.0}
     assert report.ask(["lr", "clip"]).outcome is Outcome.FAIL and report.ask(()).outcome is Outcome.PASS
     asked = report.trials.iloc[before:]
-    assert list(asked["purpose"]) == ["asked"] * 5 and list(asked["number"]) == list(range(between.number, between.number + 5))
+    assert list(asked["purpose"]) == ["asked"] * 5
+    assert list(asked["number"]) == list(range(between.number, between.number + 5))
     assert list(asked["tested"])[::2] == ["lr: 0.0005, beta: 0.3", "only lr", "the good configuration"]
     assert list(asked["lr"]) == [5e-4, 5e-5, 1e-3, 1e-3, 1e-6]
     page = between._repr_html_()
