@@ -179,6 +179,10 @@ def _outcome(answer: Answer, folder: Path | None) -> Iterator[Line]:
         yield Line("RESULT", f"The good configuration fails as well: it {failure.text}.")
         yield Line("", "So there is nothing to compare with.")
         yield Line("TRY", "--good NAME=VALUE, or --good FILE, with values that work here.")
+        if names := without_good_value(answer.not_varied):
+            yield Line(
+                "", f"All runs had your {', '.join(names)}: no good value of {'them' if names[1:] else 'it'} is known."
+            )
         if answer.rows is None and failure.step and folder is not None:
             yield Line("", "--isolate-data, if you suspect the data of that step: it finds the row.")
         if folder is not None and failure.log:
