@@ -16,6 +16,9 @@ _OF_THE_MACHINE = re.compile(
 _MAPPING = ("os", "collections", "_collections_abc", "decouple", "environs")
 _FILES = ("dotenv", "environs")
 
+# ... and those between whoever asks and a model, which may be a field of another one: our wrapper stands there, too.
+_MODELS = ("pydantic_settings", "pydantic", "_bisect_cfg_probe")
+
 
 class _State:
     """One per process."""
@@ -63,7 +66,7 @@ def _offer_variable(name, value, user):
 
 def _fill_settings(original, self, *args, **kwargs):
     """A model that fills its fields from variables of the environment."""
-    user, config = asked_by(_getframe(2), ("pydantic_settings",)), type(self).model_config
+    user, config = asked_by(_getframe(2), _MODELS), type(self).model_config
     if user is not None:
         prefix, inner = config.get("env_prefix") or "", config.get("env_nested_delimiter")
         fields = [name for key, field in type(self).model_fields.items()

@@ -37,8 +37,8 @@ number under such a name (`model_max_length`, `max_new_tokens`) is a setting."""
 
 SURROUNDINGS = re.compile(
     r"(?:^|_)(?:rows?|samples?|examples?|seeds?|devices?|gpus?|cuda|world_size|ports?|resume|wandb|tensorboard|hub|push"
-    r"|overwrite|saves?|logs?|logging|verbose|debug|quiet|nodes?)(?:_|$)"
-    r"|^(?:local_|global_|node_|machine_)?rank$"
+    r"|overwrite|saves?|logging|verbose|debug|quiet|nodes?)(?:_|$)"
+    r"|^(?:local_|global_|node_|machine_)?rank$|(?:^|_)logs?$|^log_(?:steps?|every|interval|level|freq|dir|file|to|with)"
 )
 """In the name of a setting, whatever its value, that says how much of the data is taken, where it runs and what is told
 of it."""

@@ -325,6 +325,7 @@ def test_a_good_file_is_nested_like_the_scripts_own(tool, good):
 @pytest.mark.parametrize(("name", "value", "varied"), [
     ("lora_rank", 64, True), ("local_rank", 1, False), ("model_max_length", 512, True), ("model_name", "x", False),
     ("max_new_tokens", 9, True), ("data_dir", "x", False), ("seed", 3, False), ("num_samples", 9, False),
+    ("log_quality", 2, True), ("log_every", 5, False), ("eval_logs", 5, False),
 ])  # fmt: skip
 def test_what_only_names_a_place_is_not_varied(name, value, varied):
     own = ConfigBuilt("script", 0, "", "", {name: value}, {name: None}, {})
@@ -497,10 +498,9 @@ def test_the_good_side_of_what_a_flag_overrides_in_a_file_is_what_the_file_says(
 
 def test_a_variable_that_fills_a_model_is_found(tool):
     """... which a library reads on the script's behalf; the file's key fills a field of the same model."""
-    pytest.importorskip("pydantic_settings")
     script(tool.folder, """
     import types, yaml
-    from pydantic import BaseModel
+    from pydantic import BaseModel, Field
     from pydantic_settings import BaseSettings
     class Reward(BaseModel):
         mix: float = 0.1
@@ -508,7 +508,9 @@ def test_a_variable_that_fills_a_model_is_found(tool):
     class Own(BaseSettings, env_prefix="OWN_", env_nested_delimiter="__"):
         reward: Reward = Reward()
         tricky: bool = False
-    own = Own(**yaml.safe_load(open("own.yaml")))
+    class Everything(BaseSettings):
+        own: Own = Field(default_factory=lambda: Own(**yaml.safe_load(open("own.yaml"))))
+    own = Everything().own
     given = types.SimpleNamespace(lr=3e-4, mix=own.reward.mix, tricky=own.tricky, scale=own.reward.scale)
     """ + TRAINS.format("given.tricky and given.mix > 0.5 and given.scale == 3"))  # fmt: skip
     (tool.folder / "own.yaml").write_text("reward: {mix: 0.9}\n")
