@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tools import slow
 
 from bisect_cfg import Bisection, Outcome
+from bisect_cfg.store.encoding import OTHER
 from bisect_cfg.store.interface import TrialResult
 from tests.search.measure import exact, flaky_of, oracle_of
 from tests.search.oracles import Oracle, complaint, draw, missed, solve
@@ -145,7 +146,8 @@ def test_trials_that_run_at_once_ask_different_questions() -> None:
     asked = []
     for _ in range(4):  # through the sampler, as Optuna's own loop would
         trial = bisection.study.ask()
-        asked.append(frozenset(name for name in names if trial.suggest_int(name, 0, 1)))
+        chosen = {name: trial.suggest_categorical(name, (0, 1, OTHER)) for name in names}
+        asked.append(frozenset(name for name in names if chosen[name] == 1))
     assert len(set(asked)) == 4 and frozenset() not in asked and frozenset(names) not in asked
 
 
