@@ -35,9 +35,12 @@ PLACES = re.compile(
 """In the name of a text that says what is trained on what, where and with whom: without it there is nothing to run. A
 number under such a name (`model_max_length`, `max_new_tokens`) is a setting."""
 
+_NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?$", re.IGNORECASE)
+"""A number as the text of a variable."""
+
 SURROUNDINGS = re.compile(
-    r"(?:^|_)(?:rows?|samples?|examples?|seeds?|devices?|gpus?|cuda|world_size|ports?|resume|wandb|tensorboard|hub|push"
-    r"|overwrite|saves?|logging|verbose|debug|quiet|nodes?)(?:_|$)"
+    r"(?:^|_)(?:rows|samples|examples|(?:row|sample|example)_(?:size|limit|count)|seeds?|devices?|gpus?|cuda|world_size"
+    r"|ports?|resume|wandb|tensorboard|hub|push|overwrite|saves?|logging|verbose|debug|quiet|nodes?)(?:_|$)"
     r"|^(?:local_|global_|node_|machine_)?rank$|(?:^|_)logs?$|^log_(?:steps?|every|interval|level|freq|dir|file|to|with)"
 )
 """In the name of a setting, whatever its value, that says how much of the data is taken, where it runs and what is told
@@ -95,7 +98,8 @@ def why_own(own: Source, key: str, named: Collection[str]) -> str:
         return SECRET
     if {key, name} & set(named):
         return ""
-    word, is_number = key.lower().rpartition(".")[2], isinstance(value, (int, float))
+    word = key.lower().rpartition(".")[2]
+    is_number = isinstance(value, (int, float)) or (isinstance(value, str) and bool(_NUMBER.match(value)))
     if (
         SURROUNDINGS.search(word)
         or (not is_number and PLACES.search(word))
