@@ -110,7 +110,7 @@ ROW = f"""
     args = GRPOConfig(output_dir="out", max_steps=400, temperature=1.2, weight_decay=0.1, gradient_accumulation_steps=2,
                       **dict({toys.settings()}))
 
-    {SLOW_AT_FIRST.replace("FAST_FROM", "50")}
+    {SLOW_AT_FIRST.replace("FAST_FROM", "50").replace("0.09", "0.25")}
 
     data = toy.data(400)
     bad = data[BAD]["prompt"] + " 9 9"
