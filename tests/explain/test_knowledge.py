@@ -135,7 +135,11 @@ def test_every_pattern_is_quick_on_its_own_alphabet(part: int) -> None:
         texts = [one * (longest // len(one)) for one in own[:40]]
         texts += ["".join(draw.choice(own) for _ in range(600))[:longest] for _ in range(6)]
         texts += [character * longest for character in (*string.digits[:2], "x", "-", "=")]
-        for text in texts:
-            begun = time.process_time()
-            compiled.search(text)
-            assert time.process_time() - begun < SLOWEST, (pattern, text[:60])
+        for text in texts:  # a busy machine slows one search down, not two after another
+            assert _seconds(compiled, text) < SLOWEST or _seconds(compiled, text) < SLOWEST, (pattern, text[:60])
+
+
+def _seconds(pattern: re.Pattern[str], text: str) -> float:
+    begun = time.process_time()
+    pattern.search(text)
+    return time.process_time() - begun
