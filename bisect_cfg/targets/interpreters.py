@@ -9,6 +9,7 @@ environment; what the command starts by name finds them first, as in an environm
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import json
 import os
@@ -30,7 +31,7 @@ _OWN_CHOICE = ("uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "pixi", "rye", "
                "docker", "podman", "apptainer", "singularity", "ssh", "ray")  # fmt: skip
 """Programs that choose the environment of what they start by themselves, whatever is first on PATH."""
 
-_MODULES = 500
+MOST_MODULES = 500
 """So many modules of a script's own are looked for."""
 
 _READ = 512
@@ -130,16 +131,30 @@ def _of_environment(folder: str) -> bool:
     return os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg"))
 
 
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a module as it is now; one that was read before and has not changed is not parsed again.
+
+    Raises:
+        OSError, ValueError, SyntaxError, RecursionError: it cannot be read.
+    """
+    return _parsed(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=MOST_MODULES)
+def _parsed(path: Path, changed: int) -> ast.Module:
+    return ast.parse(path.read_bytes())
+
+
 def modules_of(script: Path) -> list[Path]:
     """The modules that a Python script imports, directly or through one another, as its text says: from its folder, or
     from one of the two above it, where `python -m` may be started."""
     found: dict[Path, None] = {}
     waiting = [script]
-    while waiting and len(found) < _MODULES:
+    while waiting and len(found) < MOST_MODULES:
         importing = waiting.pop()
         folders = [importing.parent, *importing.parent.parents[:2]]
         try:
-            tree = ast.parse(importing.read_bytes())
+            tree = tree_of(importing)
         except (OSError, ValueError, SyntaxError, RecursionError):
             continue
         for node in ast.walk(tree):

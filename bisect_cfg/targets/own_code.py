@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bisect_cfg.probe.protocol import Encoded
-from bisect_cfg.targets.interpreters import modules_of
+from bisect_cfg.targets.interpreters import MOST_MODULES, modules_of, tree_of
 
 _READERS = ("get", "pop", "setdefault", "getattr")
 """What reads a key, its default last: ``config.get("window", 4)``, ``getattr(config, "window", 4)``."""
@@ -52,7 +52,7 @@ def own_code(scripts: Iterable[str]) -> OwnCode:
     made_of: dict[str, frozenset[str]] = {}
     for path in sorted(paths):
         try:
-            defaults, names, made = _said_by(path)
+            defaults, names, made = _said_by(tree_of(path))
         except (OSError, ValueError, SyntaxError, RecursionError):  # it cannot be read
             continue
         read |= names
@@ -63,10 +63,9 @@ def own_code(scripts: Iterable[str]) -> OwnCode:
     return OwnCode(once, frozenset(read), made_of)
 
 
-@functools.cache
-def _said_by(path: Path) -> tuple[list[tuple[tuple[str, str], Encoded]], set[str], dict[str, frozenset[str]]]:
+@functools.lru_cache(maxsize=MOST_MODULES)
+def _said_by(tree: ast.Module) -> tuple[list[tuple[tuple[str, str], Encoded]], set[str], dict[str, frozenset[str]]]:
     """(Section, key) and default, as often as a module says one; the keys that it reads; and what it makes of which."""
-    tree = ast.parse(path.read_bytes())
     assigned = {node.targets[0].id: node.value for node in ast.walk(tree)
                 if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}  # fmt: skip
     defaults, read, handed = [], Counter(), Counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 
 from bisect_cfg.targets.own_code import own_code
@@ -50,3 +51,12 @@ def test_code_that_cannot_be_read_says_nothing(tmp_path):
     (tmp_path / "train.py").write_text("def broken(:")
     for path in (tmp_path / "train.py", tmp_path / "gone.py"):
         assert not own_code([str(path)]).defaults
+
+
+def test_code_that_was_edited_meanwhile_is_read_anew(tmp_path):
+    """A notebook's kernel lives on while the script is edited."""
+    path = tmp_path / "train.py"
+    for number in (1, 2):
+        path.write_text(f"config.get('window', {number})")
+        os.utime(path, ns=(number, number))
+        assert own_code([str(path)]).default_of("window") == number
