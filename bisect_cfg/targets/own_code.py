@@ -16,6 +16,9 @@ from bisect_cfg.targets.interpreters import MOST_MODULES, modules_of, tree_of
 _READERS = ("get", "pop", "setdefault", "getattr")
 """What reads a key, its default last: ``config.get("window", 4)``, ``getattr(config, "window", 4)``."""
 
+_KINDS = ("int", "float", "str", "bool", "list", "tuple")
+"""What a value is turned into on its way: ``make_reward(window=int(config["window"]))``."""
+
 _STEPS = 3
 """Through so many variables a value is followed: ``lr = args.lr``, ``rate = float(lr)``, ``learning_rate=rate``."""
 
@@ -50,37 +53,116 @@ def own_code(scripts: Iterable[str]) -> OwnCode:
     found: dict[tuple[str, str], list[Encoded]] = {}
     read: set[str] = set()
     made_of: dict[str, frozenset[str]] = {}
+    trees: list[ast.Module] = []
     for path in sorted(paths):
         try:
             defaults, names, made = _said_by(tree_of(path))
         except (OSError, ValueError, SyntaxError, RecursionError):  # it cannot be read
             continue
+        trees.append(tree_of(path))
         read |= names
         made_of |= {name: made_of.get(name, frozenset()) | keys for name, keys in made.items()}
         for key, value in defaults:
             found.setdefault(key, []).append(value)
-    once = {key: values[0] for key, values in found.items() if all(repr(one) == repr(values[0]) for one in values)}
+    of_parameters = {key: values for key, values in _of_parameters(trees).items() if key not in found}
+    once = _agreed(of_parameters) | _agreed(found)
     return OwnCode(once, frozenset(read), made_of)
+
+
+def _agreed(found: Mapping[tuple[str, str], list[Encoded]]) -> dict[tuple[str, str], Encoded]:
+    return {key: values[0] for key, values in found.items() if all(repr(one) == repr(values[0]) for one in values)}
 
 
 @functools.lru_cache(maxsize=MOST_MODULES)
 def _said_by(tree: ast.Module) -> tuple[list[tuple[tuple[str, str], Encoded]], set[str], dict[str, frozenset[str]]]:
     """(Section, key) and default, as often as a module says one; the keys that it reads; and what it makes of which."""
-    assigned = {node.targets[0].id: node.value for node in ast.walk(tree)
-                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}  # fmt: skip
+    assigned = _assigned(tree)
     defaults, read, handed = [], Counter(), Counter()
     for node in ast.walk(tree):
         for key, default in _reads(node):
             read[key] += 1
-            value = assigned.get(default.id, default) if isinstance(default, ast.Name) else default
-            with suppress(ValueError, TypeError, SyntaxError):  # it is no literal
-                literal = None if value is None else ast.literal_eval(value)
-                if literal is not None and not isinstance(literal, (dict, set, bytes)):
-                    section = _section(node, assigned)
-                    defaults.append(((section, key), list(literal) if isinstance(literal, tuple) else literal))
+            if (value := _literal(default, assigned)) is not None:
+                defaults.append(((_section(node, assigned), key), value))
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_CONFIGS):
             handed.update(key for inner in ast.walk(node) for key, _ in _reads(inner))
     return defaults, set(read - handed), _made_of(tree, assigned)
+
+
+def _assigned(tree: ast.AST) -> dict[str, ast.expr]:
+    """Variable -> what it was given, by the last assignment."""
+    return {node.targets[0].id: node.value for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}  # fmt: skip
+
+
+def _literal(value: ast.expr | None, assigned: Mapping[str, ast.expr]) -> Encoded:
+    """The value of a default that is written out, or given to a variable; None if it is not."""
+    if isinstance(value, ast.Name):
+        value = assigned.get(value.id, value)
+    with suppress(ValueError, TypeError, SyntaxError):  # it is no literal
+        literal = None if value is None else ast.literal_eval(value)
+        if not isinstance(literal, (dict, set, bytes)):
+            return list(literal) if isinstance(literal, tuple) else literal
+    return None
+
+
+def _of_parameters(trees: Iterable[ast.Module]) -> dict[tuple[str, str], list[Encoded]]:
+    """(Section, key) -> the defaults of the parameters that a key is handed to.
+
+    ``make_reward(**config["reward"])`` hands on each key of a section by its name, ``make_reward(config["window"])``
+    one key to a parameter, of a function or a class of the script's own, whose name stands for one alone.
+    """
+    defined: dict[str, list[dict[str, Encoded]]] = {}
+    for tree in trees:
+        for name, parameters in _defined_in(tree):
+            defined.setdefault(name, []).append(parameters)
+    found: dict[tuple[str, str], list[Encoded]] = {}
+    for tree in trees:
+        assigned = _assigned(tree)
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            function, given = call.func, call.args
+            if _last_name(function) == "partial" and given:
+                function, given = given[0], given[1:]
+            parameters = defined.get(_last_name(function), [])
+            if len(parameters) != 1:
+                continue
+            named = [(word.arg, word.value) for word in call.keywords]
+            for parameter, value in (*zip(parameters[0], given, strict=False), *named):
+                value = _bare(value, assigned)
+                key = _key_read(value, assigned)
+                if parameter is None:
+                    handed = {(key, one): default for one, default in parameters[0].items()}
+                else:
+                    handed = {(_section(value, assigned), key): parameters[0].get(parameter)} if key else {}
+                for place, default in handed.items():
+                    if default is not None:
+                        found.setdefault(place, []).append(default)
+    return found
+
+
+def _defined_in(tree: ast.Module) -> Iterator[tuple[str, dict[str, Encoded]]]:
+    """Each function and class of a module, with its parameters and their defaults, None where one has none."""
+    assigned = _assigned(tree)
+    for node in ast.walk(tree):
+        made = node
+        if isinstance(node, ast.ClassDef):
+            made = next((one for one in node.body if getattr(one, "name", "") == "__init__"), node)
+        match made:
+            case ast.FunctionDef(args=of) | ast.AsyncFunctionDef(args=of) if (
+                made is not node or made.name != "__init__"
+            ):
+                names = [one.arg for one in (*of.posonlyargs, *of.args, *of.kwonlyargs)]
+                values = [*of.defaults, *of.kw_defaults]
+                pairs = zip(names, [None] * (len(names) - len(values)) + values, strict=True)
+            case ast.ClassDef(body=body):
+                pairs = ((one.target.id, one.value) for one in body
+                         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name))  # fmt: skip
+            case _:
+                continue
+        yield node.name, {one: _literal(value, assigned) for one, value in pairs if one not in ("self", "cls")}
+
+
+def _last_name(function: ast.expr) -> str:
+    return getattr(function, "id", getattr(function, "attr", ""))
 
 
 def _made_of(tree: ast.AST, assigned: Mapping[str, ast.expr]) -> dict[str, frozenset[str]]:
@@ -114,13 +196,30 @@ def _names_in(value: ast.expr, assigned: Mapping[str, ast.expr], steps: int) -> 
 
 def _section(node: ast.AST, assigned: Mapping[str, ast.expr]) -> str:
     """The key under which stands what an expression reads a key of: ``config["reward"].get("window", 4)``, also by a
-    name that was given to it."""
-    owner = node.args[0] if isinstance(node.func, ast.Name) else node.func.value
-    if isinstance(owner, ast.Name):
-        owner = assigned.get(owner.id, owner)
-    if isinstance(owner, ast.BoolOp):  # ``config.get("reward") or {}``
-        owner = owner.values[0]
-    return next((key for key, _ in _reads(owner)), "")
+    name that was given to it; "" if it is not seen."""
+    match node:
+        case ast.Call(func=ast.Name(), args=[owner, *_]):
+            return _key_read(owner, assigned)
+        case ast.Call(func=ast.Attribute(value=owner)) | ast.Subscript(value=owner) | ast.Attribute(value=owner):
+            return _key_read(owner, assigned)
+    return ""
+
+
+def _key_read(value: ast.expr, assigned: Mapping[str, ast.expr]) -> str:
+    """The key that an expression reads by itself, "" if it reads none."""
+    return next((key for key, _ in _reads(_bare(value, assigned))), "")
+
+
+def _bare(value: ast.expr, assigned: Mapping[str, ast.expr]) -> ast.expr:
+    """An expression without the name that it was given to, what stands for it if it is empty, and its conversion."""
+    match value:
+        case ast.Name(id=name) if name in assigned:
+            return _bare(assigned[name], {})
+        case ast.BoolOp(values=[first, *_]):  # ``config.get("reward") or {}``
+            return _bare(first, {})
+        case ast.Call(func=ast.Name(id=kind), args=[inner]) if kind in _KINDS:
+            return _bare(inner, {})
+    return value
 
 
 def _reads(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:

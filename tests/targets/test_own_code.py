@@ -36,6 +36,34 @@ def test_a_default_is_that_of_its_section(tmp_path):
     assert [code.default_of(name) for name in names] == ["f1", "adam", None, 8, None]
 
 
+def test_a_key_that_is_handed_to_a_function_of_the_scripts_own_has_the_default_of_its_parameter(tmp_path):
+    (tmp_path / "rewards.py").write_text(
+        textwrap.dedent("""
+        def make_reward(tokenizer, window=4, *, eps=1e-6): ...
+        class Penalty:
+            weight: float = 9.0
+            def __init__(self, weight=0.5, cap=None): ...
+        class Limits(NamedTuple):
+            low: int = 1
+        def twice(size=1): ...
+        def known(steps=3): ...
+    """)
+    )
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent("""
+        import rewards
+        def twice(size=2): ...
+        section = config["reward"]
+        rewards.make_reward(tokenizer, **section), Penalty(float(config["loss"]["heft"]))
+        functools.partial(Limits, low=config.get("floor")), twice(**config), GRPOConfig(**config["training"])
+        rewards.known(**config), config.get("steps", 8)
+    """)
+    )
+    code = own_code([str(tmp_path / "train.py")])
+    names = ("reward.window", "reward.eps", "window", "loss.heft", "floor", "size", "reward.tokenizer", "steps")
+    assert [code.default_of(name) for name in names] == [4, 1e-6, None, 0.5, 1, None, None, 8]
+
+
 def test_a_key_that_is_only_handed_on_is_not_read(tmp_path):
     (tmp_path / "train.py").write_text(
         textwrap.dedent("""
