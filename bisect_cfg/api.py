@@ -156,7 +156,7 @@ def _check(options: Options, target: Script | CommandTarget) -> None:
             if row:
                 raise InputError(f"{OPTIONS[name].flag} is for training scripts, not for any command.", "Leave it out.")
         for name in options.keep:
-            check_name(name, target.sides.bad, "--keep")
+            check_name(name, target.factors.bad, "--keep")
     else:
         if options.good_packages is not None:
             read_packages(options.good_packages, installed_by(target.python))

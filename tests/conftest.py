@@ -25,7 +25,8 @@ from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.training import Training
 from bisect_cfg.runner.watch import watch
 from bisect_cfg.targets.captured import Capture, read_capture
-from bisect_cfg.targets.factors import Comparison, Factors
+from bisect_cfg.targets.comparison import Comparison
+from bisect_cfg.targets.factors import Factors
 
 # A shell without job control starts background commands with SIGINT ignored, and so would be all that we start:
 # the tests of Ctrl-C would wait for nothing.

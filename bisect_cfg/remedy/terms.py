@@ -26,7 +26,6 @@ from bisect_cfg.runner.verdict import INVALID, Ended, Verdict
 from bisect_cfg.store.causes import Cause, Report
 from bisect_cfg.targets.captured import entries
 from bisect_cfg.targets.factors import DEFAULT, Factors, build_request
-from bisect_cfg.targets.sides import Sides
 
 VERIFY_FACTOR = 4
 VERIFY_LEAST = 30
@@ -75,9 +74,9 @@ class Meaning:
     seed: int | None = None  # the user's; None: nobody can set it, and what is verified is run again as it is
 
 
-def meaning_of(settings: Factors | Sides) -> Meaning:
+def meaning_of(settings: Factors) -> Meaning:
     """What is known of the settings of a script; of a command's, nothing."""
-    if isinstance(settings, Sides):
+    if not settings.seen:
         return Meaning()
     seed = settings.resolved.get("seed")
     return Meaning(

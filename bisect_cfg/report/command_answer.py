@@ -19,7 +19,7 @@ def failing_command(target: CommandTarget, subset: Collection[str]) -> JsonObjec
         target: the command.
         subset: their names.
     """
-    configuration = configuration_of(frozenset(subset), target.sides.good, target.sides.bad)
+    configuration = configuration_of(frozenset(subset), target.factors.good, target.factors.bad)
     name, config = f"config.{target.template.config_format}", target.config(configuration)
     env: list[str] = []
     for variable, value in target.variables(configuration).items():

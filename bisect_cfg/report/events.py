@@ -18,7 +18,6 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.store.causes import Cause, Report
 from bisect_cfg.store.interface import TrialRequest, TrialResult
 from bisect_cfg.targets.factors import Factors
-from bisect_cfg.targets.sides import Sides
 
 
 @dataclass(frozen=True)
@@ -124,10 +123,10 @@ class Listener:
     def run_finished(self, purpose: Purpose, run: Run, outcome: Outcome | None) -> None:
         """One of the runs before the bisection proper is over."""
 
-    def factors(self, settings: Factors | Sides) -> None:
+    def factors(self, settings: Factors) -> None:
         """The factors are known."""
 
-    def isolating(self, settings: Factors | Sides, progress: Callable[[], Progress]) -> None:
+    def isolating(self, settings: Factors, progress: Callable[[], Progress]) -> None:
         """The bisection proper begins, over the settings that are left to vary; how far it is can be asked at any
         time."""
 

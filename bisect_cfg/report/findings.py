@@ -23,7 +23,6 @@ from bisect_cfg.store.causes import Report
 from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.sides import Sides
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Findings:
     folder: Path
     script: Script | CommandTarget
     status: Status = Status.INCONCLUSIVE
-    settings: Factors | Sides | None = None
+    settings: Factors | None = None
     bad_run: Run | None = None
     good_run: Run | None = None
     again: tuple[Run, ...] = ()

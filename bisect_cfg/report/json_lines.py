@@ -25,7 +25,6 @@ from bisect_cfg.report.insights import learned
 from bisect_cfg.report.live import described
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.targets.factors import Factors
-from bisect_cfg.targets.sides import Sides
 
 STEP_SECONDS = 1.0
 """Of one trial at most one step is told in so many seconds: a reader wants to see that it goes on."""
@@ -41,7 +40,7 @@ class JsonLines(Listener):
     def __init__(self, out: TextIO) -> None:
         self._out, self._writing = out, threading.Lock()
         self._names: list[str] = []
-        self._settings: Factors | Sides
+        self._settings: Factors
         self._ask_progress: Callable[[], Progress]
         self._progress: Progress | None = None
         self._told: dict[int | str, float] = {}
@@ -84,7 +83,7 @@ class JsonLines(Listener):
             seconds=round(seen.seconds, 3),
         )
 
-    def factors(self, settings: Factors | Sides) -> None:
+    def factors(self, settings: Factors) -> None:
         self._tell(
             "factors",
             factors=[
@@ -94,7 +93,7 @@ class JsonLines(Listener):
             not_varied=settings.not_varied,
         )
 
-    def isolating(self, settings: Factors | Sides, progress: Callable[[], Progress]) -> None:
+    def isolating(self, settings: Factors, progress: Callable[[], Progress]) -> None:
         self._settings, self._names = settings, [factor.name for factor in settings.varied]
         self._ask_progress = progress
         self._how_far()

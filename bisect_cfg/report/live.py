@@ -31,7 +31,6 @@ from bisect_cfg.report.terminal import NARROW, Cleaned, Hanging, print_answer
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.store.interface import TrialRequest
 from bisect_cfg.targets.factors import Factors
-from bisect_cfg.targets.sides import Sides
 
 OUTCOMES = {
     Outcome.PASS: ("passes", "green"),
@@ -69,7 +68,7 @@ OUTCOME_WIDTH = len("unresolved")
 """Columns of the outcome in the lines of the runs: its longest word."""
 
 
-def described(attempt: Attempt, settings: Factors | Sides) -> str:
+def described(attempt: Attempt, settings: Factors) -> str:
     """What a run tries, in a few words."""
     known = {**settings.resolved, **settings.bad}
     changes = [
@@ -77,7 +76,7 @@ def described(attempt: Attempt, settings: Factors | Sides) -> str:
         for name, value in attempt.configuration.items()
         if not equal(value, known.get(name))
     ]
-    seed = f", {'run' if isinstance(settings, Sides) else 'seed'} +{attempt.seed}" if attempt.seed else ""
+    seed = f", {'seed' if settings.seen else 'run'} +{attempt.seed}" if attempt.seed else ""
     return f"{', '.join(changes) or 'your configuration'}{seed}"
 
 
@@ -135,7 +134,7 @@ class View(Listener):
         self._running: dict[int | str, _Running] = {}
         self._ask_progress: Callable[[], Progress]
         self._progress: Progress | None = None
-        self._settings: Factors | Sides | None = None
+        self._settings: Factors | None = None
         self._learned = ""
         self._safe_runs = 0
         self._safe_left: Left | None = None
@@ -208,7 +207,7 @@ class View(Listener):
             does, how = ("trains", f": {steps} in {took}.") if run.seen.counted else ("passes", f" ({took}).")
             self._line(Text.assemble("The good configuration ", (does, "green"), how))
 
-    def factors(self, settings: Factors | Sides) -> None:
+    def factors(self, settings: Factors) -> None:
         self._settings = settings
         verb = "differs" if len(settings.varied) == 1 else "differ"
         head = f"{words.count(len(settings.varied), 'setting')} {verb} from the good configuration"
@@ -216,7 +215,7 @@ class View(Listener):
         if settings.not_varied:
             self._line(Text(f"Not varied: {words.with_reasons(settings.not_varied)}.", style="dim"))
 
-    def isolating(self, settings: Factors | Sides, progress: Callable[[], Progress]) -> None:
+    def isolating(self, settings: Factors, progress: Callable[[], Progress]) -> None:
         self._settings = settings
         self._ask_progress = progress
         self._progress = progress()
@@ -296,7 +295,7 @@ class View(Listener):
             head.append(f": {_to_go(runs, seconds)} if verifications are healthy", style="not bold")
         parts: list[RenderableType] = [Text.assemble(head, (f"  {elapsed}", "dim"))]
         rows = Table.grid(padding=(0, 2))
-        begins = "running" if isinstance(self._settings, Sides) else "importing, loading, then training"
+        begins = "running" if self._settings and not self._settings.seen else "importing, loading, then training"
         trials = list(self._running.items())  # a trial's own thread may add its steps
         for number, running in trials:
             told = _running(running, width, "\n" if len(trials) <= IN_TWO_LINES else "  ", begins)

@@ -33,7 +33,6 @@ from bisect_cfg.report.figures import ACCENT, FAIL, NEUTRAL, PASS, UNRESOLVED
 from bisect_cfg.report.live import View
 from bisect_cfg.report.terminal import Cleaned, Hanging, console
 from bisect_cfg.targets.factors import Factors
-from bisect_cfg.targets.sides import Sides
 
 COLUMNS = 100
 """Letters in a line: about what a notebook's page has room for."""
@@ -179,7 +178,7 @@ class AskedView(NotebookView):
     def phase(self, name: str, detail: str = "") -> None:
         """Walked past."""
 
-    def isolating(self, settings: Factors | Sides, progress: Callable[[], Progress]) -> None:
+    def isolating(self, settings: Factors, progress: Callable[[], Progress]) -> None:
         """Nothing is searched."""
 
     def event(self, event: BisectionEvent) -> None:

@@ -345,7 +345,7 @@ def _growth(edits: Sequence[Edit]) -> int:
 
 def _of_command(target: CommandTarget, changes: Changes) -> Edits:
     """The edits of a command of any kind: of the arguments that give settings as they were typed."""
-    bad, template = target.sides.bad, target.template
+    bad, template = target.factors.bad, target.template
     safe = {**bad, **{name: change.to for name, change in changes.items()}}
     words, edits, located = list[str](), list[Edit](), set[str]()
     for part in template.parts:
@@ -375,7 +375,7 @@ def _unplaced(target: CommandTarget, name: str, safe: Configuration) -> Unplaced
     """What to do about a setting that does not stand in the command."""
     new = safe.get(name)
     if name.startswith(command_line.OUTSIDE):
-        change = Change(name, target.sides.bad.get(name), target.sides.overrides(safe).get(name, new))
+        change = Change(name, target.factors.bad.get(name), target.factors.overrides(safe).get(name, new))
         return Unplaced(name, command_line.where(change), command_line.advice(change))
     add = f"leave {name} out" if new in (None, command_line.UNSET) else f"write {name}: {new} there"
     return Unplaced(name, "--bad gives it", add)

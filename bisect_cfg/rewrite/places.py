@@ -16,7 +16,6 @@ from bisect_cfg.rewrite.python import BuiltAt
 from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.sides import Sides
 
 YAML = (".yaml", ".yml")
 DATA = (*YAML, ".json", ".toml")
@@ -55,11 +54,11 @@ class Places:
     assigned: Collection[str] = ()
     built: BuiltAt = field(default_factory=dict)
     flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    settings: Factors | Sides | None = None
+    settings: Factors | None = None
     command: CommandTarget | None = None
 
 
-def places_of(target: Script | CommandTarget, settings: Factors | Sides, bad_run: Any) -> Places:
+def places_of(target: Script | CommandTarget, settings: Factors, bad_run: Any) -> Places:
     """Where the settings of a target are written.
 
     Args:

@@ -25,7 +25,6 @@ from bisect_cfg.runner.verdict import Observation, Standard, judge
 from bisect_cfg.store.interface import TrialRequest, TrialResult
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.packages import PACKAGE, Mixtures, line_of
-from bisect_cfg.targets.sides import Sides
 
 HORIZON_FACTOR = 2
 HORIZON_MARGIN = 4
@@ -82,7 +81,7 @@ class Trials:
         origin: where trials begin; None: at the beginning of the training.
     """
 
-    def __init__(self, site: ScriptSite | CommandSite, settings: Factors | Sides | None = None) -> None:
+    def __init__(self, site: ScriptSite | CommandSite, settings: Factors | None = None) -> None:
         self.site, self.settings = site, settings
         self.standard = Standard()
         self.packages: Packages | None = None
@@ -100,8 +99,6 @@ class Trials:
             return plan
         overrides = settings.overrides(configuration) if plan.overrides is None else plan.overrides
         plan = replace(plan, overrides=overrides, requirements=self._requirements(inside(PACKAGE, overrides)))
-        if isinstance(settings, Sides):
-            return plan
         work = settings.work(configuration) / settings.work(settings.good)
         return replace(plan, targets=settings.targets, work=work, repeats=configuration == settings.bad)
 
@@ -145,7 +142,7 @@ class Trials:
             wrong = packages.mixtures.error(lambda name: name not in good)
             if wrong is not None:
                 return wrong
-        if isinstance(self.settings, Sides) or good & CHECKS_CONFIGS:
+        if not self.settings.seen or good & CHECKS_CONFIGS:
             return None  # what other versions of these make of a config, a trial shows
         return self.site.checks.error(self.settings.build_request(configuration))
 

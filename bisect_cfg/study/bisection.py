@@ -63,7 +63,8 @@ from bisect_cfg.store.store import Store, Void
 from bisect_cfg.study.ask import REASON, asked_run, check_valid
 from bisect_cfg.study.conclude import cause_of, report_of
 from bisect_cfg.study.loop import Action, Limits, run_loop
-from bisect_cfg.targets.sides import Sides
+from bisect_cfg.targets.captured import NOTHING_SEEN
+from bisect_cfg.targets.factors import Factors
 
 if TYPE_CHECKING:
     from bisect_cfg.report.asked_run import Wanted
@@ -209,7 +210,7 @@ class Bisection:
             yield
             return
         with NotebookView(ticks=False) as view:
-            view.isolating(Sides(self.factors, {}, {}), self.progress)
+            view.isolating(Factors(NOTHING_SEEN, self.factors), self.progress)
             self._view = view
             try:
                 yield

@@ -18,7 +18,6 @@ from bisect_cfg.runner.trials import Packages
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.packages import EDITABLE, PACKAGE, Installed, Mixtures, installed_by
-from bisect_cfg.targets.sides import Sides
 
 INSTALLERS = ("uv", "pip", "poetry", "pdm")
 """Those that get packages from an index; conda and Debian write another name, or none."""
@@ -27,7 +26,7 @@ NAMED = 12
 """So many packages are listed by name: of a whole system they would be hundreds."""
 
 
-def both_environments(study: Study, settings: Factors | Sides) -> Packages | None:
+def both_environments(study: Study, settings: Factors) -> Packages | None:
     """Build the two environments between which packages vary; None if none does.
 
     Raises:
@@ -84,7 +83,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
-def not_rebuilt(run: Run, tries: int, settings: Factors | Sides) -> str:
+def not_rebuilt(run: Run, tries: int, settings: Factors) -> str:
     """That the failure is not seen in the user's environment as it was built anew, and what that means; `run` is the
     last of the `tries` there."""
     ending = "passes" if run.shown.signature is None else f"ends with {run.shown.signature}"

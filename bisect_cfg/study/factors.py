@@ -13,7 +13,7 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.study.environments import both_environments
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.captured import Capture, read_capture
-from bisect_cfg.targets.factors import Comparison
+from bisect_cfg.targets.comparison import Comparison
 from bisect_cfg.targets.launch_settings import (
     ACCELERATE,
     LAUNCHER,

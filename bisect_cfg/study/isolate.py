@@ -18,7 +18,6 @@ from bisect_cfg.store.store import StudyMismatch
 from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.known_failure import known_failure
 from bisect_cfg.study.study import Study
-from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.good import check_type
 
 FRAMES_READ = 3
@@ -42,7 +41,7 @@ def isolate(study: Study) -> None:
 def ask(study: Study) -> JsonObject:
     """Run what a reader asks for, in a study whose two ends are known; its row in the form of result.json."""
     settings, wanted = study.settings, study.wanted
-    types = settings.capture.args.types if isinstance(settings, Factors) else {}
+    types = settings.capture.args.types
     if isinstance(wanted, Mapping):
         for name, value in wanted.items():
             check_type(name, value, types.get(name, ""))

@@ -125,7 +125,7 @@ def _trials_of(target: Script | CommandTarget, options: Options, listener: Liste
     """The trials of a target; afterwards nothing of them runs."""
     how = {"timeout": options.trial_timeout, "devices": options.devices, "on_progress": listener.step}
     if isinstance(target, CommandTarget):
-        trials = Trials(CommandSite(target, folder, **how), target.sides)
+        trials = Trials(CommandSite(target, folder, **how), target.factors)
     else:
         trials = Trials(ScriptSite(target, folder, jobs=options.jobs, **how))
     with contextlib.closing(trials.site):

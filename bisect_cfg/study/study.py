@@ -31,7 +31,6 @@ from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.packages import Installed, installed_by
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.sides import Sides
 
 SEVERAL = frozenset({Purpose.WARM_START, Purpose.BAD_AGAIN})
 """Purposes of which a study has several runs, so that reports say which one it was."""
@@ -100,7 +99,7 @@ class Study:
         return self.trials.site
 
     @property
-    def settings(self) -> Factors | Sides | None:
+    def settings(self) -> Factors | None:
         """What varies; None before it is known."""
         return self.trials.settings
 

@@ -190,6 +190,10 @@ class Capture:
         return replace(self, asked=(*asked, *in_file), accelerate=accelerate)
 
 
+NOTHING_SEEN = Capture(Source("args", 0, "", "", {}, {}, {}, {}), {}, (), (), {})
+"""Of a command that no probe is in."""
+
+
 @dataclass
 class _Seen:
     """What the events tell so far.

@@ -19,13 +19,14 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Event
 from bisect_cfg.probe.redact import mask_arguments
 from bisect_cfg.store.inputs import hash_of
+from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.good import Assignment
 from bisect_cfg.targets.interpreters import modules_of, moved
 from bisect_cfg.targets.launch_settings import VARIABLE
 from bisect_cfg.targets.launchers import is_launcher
 from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.parsed import Parsed, parsed_in
-from bisect_cfg.targets.sides import Given, Levels, Sides, compare, compare_packages, read_levels
+from bisect_cfg.targets.sides import Given, Levels, compare, compare_packages, read_levels
 from bisect_cfg.targets.template import (
     ALL_FLAGS,
     CONFIG,
@@ -55,7 +56,7 @@ class CommandTarget:
         typed: its arguments as they were typed.
         path: the file that is run.
         template: what it becomes for a trial.
-        sides: what varies.
+        factors: what varies.
         python: the interpreter whose packages it uses; "" if that is not known.
         own: what is installed there, where packages vary.
         first: whether its programs are first on PATH in all runs: of a command that does not name it.
@@ -64,7 +65,7 @@ class CommandTarget:
     typed: tuple[str, ...]
     path: Path
     template: Template
-    sides: Sides
+    factors: Factors
     python: str = ""
     own: Mapping[str, str] = field(default_factory=dict)
     first: bool = False
@@ -118,7 +119,7 @@ class CommandTarget:
 
     def complete(self, configuration: Configuration) -> dict[str, Value]:
         """All settings of a trial, the fixed ones included; what is not set is left out."""
-        values = {**self.sides.fixed, **configuration}
+        values = {**self.factors.pins, **configuration}
         return {name: value for name, value in values.items() if value is not UNSET}
 
     def words(self, configuration: Configuration, config: str, folder: str, python: str | None = None) -> list[str]:
@@ -145,7 +146,7 @@ class CommandTarget:
 
     def variables(self, configuration: Configuration) -> dict[str, str | None]:
         """Environment variables of a trial; None unsets one."""
-        named = (factor.name for factor in self.sides.varied if factor.name.startswith(VARIABLE))
+        named = (factor.name for factor in self.factors.varied if factor.name.startswith(VARIABLE))
         values = {**dict.fromkeys(named), **self.complete(configuration)}
         return {
             name.removeprefix(VARIABLE): None if value is None else self.template.spelling.text(name, value)
@@ -213,15 +214,15 @@ def find_target(words: Sequence[str], given: Given, events: Sequence[Event] | No
     added, reasons = _take_in(parsed, words, levels)
     parts = _read_command(command, levels, parsed) + added
     interpreter = compare_packages(words, levels, given)
-    sides = compare(levels, given, interpreter.good)
+    factors = compare(levels, given, interpreter.good)
     config_format = given.config_format or levels.format or "yaml"
     flags = {name: flags[-1] for name, flags in parsed.flags.items() if flags}
     template = Template(parts, config_format, Spelling(levels.spelled), levels.paths, flags)
-    names = [name for name in (*sides.bad, *levels.pinned) if not name.startswith((VARIABLE, PACKAGE))]
+    names = [name for name in (*factors.bad, *levels.pinned) if not name.startswith((VARIABLE, PACKAGE))]
     check_places(template, names, levels.good, levels.bad)
-    sides = replace(sides, not_varied={**reasons, **sides.not_varied})
+    factors = replace(factors, pinned={**reasons, **factors.pinned})
     path, first = Path(program).resolve(), given.python is not None
-    return CommandTarget(tuple(words), path, template, sides, interpreter.python, interpreter.own, first)
+    return CommandTarget(tuple(words), path, template, factors, interpreter.python, interpreter.own, first)
 
 
 def _without_variables(words: Sequence[str], levels: Levels) -> list[str]:

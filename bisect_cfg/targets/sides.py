@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from bisect_cfg.common.configuration import RECORDED, UNSET, Configuration, Factor, Value, difference, equal
+from bisect_cfg.common.configuration import RECORDED, UNSET, Configuration, Value, difference, equal
+from bisect_cfg.common.name import Name
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import hides
+from bisect_cfg.targets.captured import NOTHING_SEEN
+from bisect_cfg.targets.factors import Factor, Factors
 from bisect_cfg.targets.good import Assignment, parse_assignment, read_config_file
 from bisect_cfg.targets.interpreters import python_of
 from bisect_cfg.targets.launch_settings import VARIABLE
@@ -50,51 +53,6 @@ class Given:
     config_format: str | None = None
     good_packages: Path | None = None
     python: str | None = None
-
-
-@dataclass(frozen=True)
-class Sides:
-    """What differs between the good and the bad side of a command.
-
-    Attributes:
-        varied: in the order of the bad side.
-        fixed: what is the same in all trials.
-        not_varied: settings that differ and are left as the bad side has them, with the reason.
-        packages: name of a package that varies -> its good level, as uv takes it.
-    """
-
-    varied: tuple[Factor, ...]
-    fixed: Configuration
-    not_varied: Mapping[str, str]
-    packages: Mapping[str, str | None] = field(default_factory=dict)
-
-    @property
-    def good(self) -> dict[str, Value]:
-        """Factor name -> good value, `UNSET` where it is not set."""
-        return {factor.name: factor.good for factor in self.varied}
-
-    @property
-    def bad(self) -> dict[str, Value]:
-        """Factor name -> bad value, `UNSET` where it is not set."""
-        return {factor.name: factor.bad for factor in self.varied}
-
-    @property
-    def resolved(self) -> Configuration:
-        """What is set besides the factors."""
-        return self.fixed
-
-    def overrides(self, configuration: Configuration) -> dict[str, Value]:
-        """The packages of a configuration that are not as the user has them, by name, as uv takes them."""
-        values = {**self.fixed, **configuration}
-        return {
-            name: self.packages[name] if name in self.packages and equal(value, self.good[name]) else value
-            for name, value in values.items()
-            if name.startswith(PACKAGE) and not (name in self.packages and equal(value, self.bad[name]))
-        }
-
-    def work_of_each(self) -> dict[str, float]:
-        """What a setting does to the duration of a trial: of a command nobody knows."""
-        return {}
 
 
 @dataclass
@@ -225,8 +183,8 @@ def compare_packages(words: Sequence[str], levels: Levels, given: Given) -> Inte
     return Interpreter(python, installed.levels, differ)
 
 
-def compare(levels: Levels, given: Given, packages: Mapping[str, str | None]) -> Sides:
-    """What differs between two sides that are whole.
+def compare(levels: Levels, given: Given, packages: Mapping[str, str | None]) -> Factors:
+    """What differs between two sides that are whole; pinned is what is the same in all trials.
 
     Args:
         levels: of both.
@@ -247,7 +205,11 @@ def compare(levels: Levels, given: Given, packages: Mapping[str, str | None]) ->
             f"Those that do: {', '.join(known)}." if known else "Nothing does.",
         )
     left = left_out(known, given.only, given.excluded)
-    varied = tuple(factor for factor in factors if factor.name not in left)
+    varied = tuple(
+        Factor(name, _kind(name), one.good, one.bad, packages.get(name, one.good))
+        for one in factors
+        if (name := one.name) not in left
+    )
     if not varied:
         what = "--only and --exclude leave nothing to vary" if left else "The good and the bad side do not differ"
         raise InputError(
@@ -256,7 +218,12 @@ def compare(levels: Levels, given: Given, packages: Mapping[str, str | None]) ->
     names = {factor.name for factor in varied}
     # A package that differs and is not varied is there as it is installed.
     fixed = {name: value for name, value in bad.items() if name not in names and name not in packages}
-    return Sides(varied, fixed, left, {name: level for name, level in packages.items() if name in names})
+    return Factors(NOTHING_SEEN, varied, fixed, left)
+
+
+def _kind(name: str) -> str:
+    space = Name.of(name).space
+    return space if space in ("env", "packages") else "script"
 
 
 def _complete(levels: Levels) -> None:

@@ -106,9 +106,9 @@ def captured(words: list[str], options: Options, folder: Path, made: str) -> dic
     """
     target = found_target(words[0], words[1:], options)
     if isinstance(target, CommandTarget):
-        sides = target.sides
+        sides = target.factors
         factors = [{"name": one.name, "good": one.good, "bad": one.bad} for one in sides.varied]
-        return {"factors": factors, "pinned": dict(sides.not_varied), "fixed": dict(sides.fixed)}
+        return {"factors": factors, "pinned": dict(sides.not_varied), "fixed": dict(sides.pins)}
     (folder / "trials").mkdir(parents=True)
     os.environ.update(target.variables)
     target = target.written_in(folder)

@@ -7,22 +7,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from bisect_cfg.common.configuration import Factor
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.remedy.remedy import Aim, Attempt
 from bisect_cfg.remedy.terms import Health, Isolated, Wishes
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.verdict import Ended, Failure, Metrics, Observation, Standard
 from bisect_cfg.store.causes import Report
-from bisect_cfg.targets.sides import Sides
+from bisect_cfg.targets.captured import NOTHING_SEEN
+from bisect_cfg.targets.factors import Factor, Factors
 
 WISHES = Wishes(0.5, None, 3, None, (), 1, ())
 BAD = {"learning_rate": 1e-3, "warmup_steps": 80}
 SCRIPT = SimpleNamespace(
-    bad=BAD, resolved={}, varied=(), capture=SimpleNamespace(args=SimpleNamespace(types={"learning_rate": "float"}))
+    bad=BAD,
+    resolved={},
+    varied=(),
+    seen=True,
+    capture=SimpleNamespace(args=SimpleNamespace(types={"learning_rate": "float"})),
 )
-COMMAND = Sides(tuple(Factor(name, None, value) for name, value in BAD.items()), {}, {})
-Settings = SimpleNamespace | Sides
+COMMAND = Factors(NOTHING_SEEN, tuple(Factor(name, "script", None, value, None) for name, value in BAD.items()))
+Settings = SimpleNamespace | Factors
 
 
 def run(

@@ -24,7 +24,7 @@ from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.store.interface import TrialRequest, TrialResult
 from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.factors import Comparison
+from bisect_cfg.targets.comparison import Comparison
 from bisect_cfg.targets.script import Script
 
 PLAIN = """

@@ -32,7 +32,8 @@ from bisect_cfg.runner.verdict import (
 )
 from bisect_cfg.store.causes import Report
 from bisect_cfg.study.study import Study
-from bisect_cfg.targets.sides import Sides
+from bisect_cfg.targets.captured import NOTHING_SEEN
+from bisect_cfg.targets.factors import Factors
 
 CRASH, NAN, COLLAPSE = Signature("signal", "SIGFPE"), Signature("non-finite", "parameters"), Signature("collapse")
 
@@ -125,7 +126,7 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(
     assert in_search.signature == (str(study.verdict_of(run).signature) if in_search.outcome.value != "pass" else None)
 
     wishes = Wishes(0.5, None, 3, None, (), 1, ())
-    runner.settings, runner.horizon = Sides((), {}, {}), 12
+    runner.settings, runner.horizon = Factors(NOTHING_SEEN, ()), 12
     good = Run(replace(seen, died=None), traces_of(folder.with_name("good"), rows=rows()), folder)
     isolated = Isolated(runner, Report("isolated"), good, good, wishes)
     healthy = isolated.health_of(run, Attempt({}, 0, 12, Aim.RESET, "")).healthy

@@ -23,7 +23,8 @@ from bisect_cfg.common.parameters import parameter
 from bisect_cfg.probe.protocol import ConfigResolved, Event
 from bisect_cfg.rewrite.safe_config import safe_yaml
 from bisect_cfg.targets.captured import entries, read_capture
-from bisect_cfg.targets.factors import Comparison, Factors
+from bisect_cfg.targets.comparison import Comparison
+from bisect_cfg.targets.factors import Factors
 
 VALUES: dict[str, str | tuple[str, str]] = {
     "output_dir": '"elsewhere"',

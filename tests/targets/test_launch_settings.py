@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import BuildAnswer, ConfigBuilt, ConfigResolved, RankBegin
 from bisect_cfg.targets.captured import Capture, Source, read_capture
-from bisect_cfg.targets.factors import Comparison, Factors, processes_in
+from bisect_cfg.targets.comparison import Comparison
+from bisect_cfg.targets.factors import Factors, processes_in
 from bisect_cfg.targets.good import read_good
 from bisect_cfg.targets.launch_settings import (
     AUTO,

@@ -16,7 +16,7 @@ from bisect_cfg.probe.protocol import (
     TrainerBuilt,
 )
 from bisect_cfg.targets.captured import Capture, read_capture
-from bisect_cfg.targets.factors import Comparison
+from bisect_cfg.targets.comparison import Comparison
 
 DEFAULTS = {"learning_rate": 1e-6, "model_init_kwargs": None, "trust_remote_code": False, "debug": "", "tokens": "no"}
 TYPES = {"learning_rate": "float", "model_init_kwargs": "dict | str | None", "trust_remote_code": "bool",

@@ -29,7 +29,7 @@ def target(*words, good=(), bad=(), **more):
 
 def command(found, side, config="CONFIG", folder="FOLDER"):
     """The arguments of a trial with one whole side."""
-    return found.words(getattr(found.sides, side), config, folder)[1:]
+    return found.words(getattr(found.factors, side), config, folder)[1:]
 
 
 @settings(max_examples=60, deadline=None)
@@ -47,7 +47,7 @@ def test_a_real_program_gets_every_value_and_every_text_unchanged(tmp_path_facto
     escaped = text.replace("{", "{{")
     words = ["-c", 'printf "%s\\0" "$@" > "$0"', "{folder}/argv", *(f"a{{{name}}}z" for name in names), escaped]
     found = target(*words, good=good, bad=bad)
-    subprocess.run(found.words(found.sides.bad, "", str(folder)), check=True)
+    subprocess.run(found.words(found.factors.bad, "", str(folder)), check=True)
     got = (folder / "argv").read_bytes().split(b"\0")[:-1]
     assert [one.decode() for one in got] == [*(f"a{value}z" for value in values), text]
 
@@ -88,9 +88,9 @@ def test_a_configuration_file_is_nested_as_the_users_own(tmp_path, suffix, read)
     if suffix in text:
         path.write_text(text[suffix](bad))
     found = target("{config}", good=["optim.lr=1e-6"], bad=[str(path)])
-    assert [factor.name for factor in found.sides.varied] == ["optim.lr"]
-    assert read(found.config(found.sides.bad)) == bad
-    assert read(found.config(found.sides.good)) == {**bad, "optim": {**bad["optim"], "lr": 1e-6}}
+    assert [factor.name for factor in found.factors.varied] == ["optim.lr"]
+    assert read(found.config(found.factors.bad)) == bad
+    assert read(found.config(found.factors.good)) == {**bad, "optim": {**bad["optim"], "lr": 1e-6}}
     assert command(found, "bad") == ["CONFIG"]
 
 
@@ -98,9 +98,9 @@ def test_two_files_are_compared_leaf_by_leaf(tmp_path):
     (tmp_path / "good.yaml").write_text("a: {b: 1, c: 2}\nd: 1e-6\nonly_good: 1\ne: null\n")
     (tmp_path / "bad.yaml").write_text("a: {b: 1, c: 3}\nd: 1e-3\nonly_bad: {x: 1}\ne: {y: 2}\n")
     found = target("{config}", good=[str(tmp_path / "good.yaml")], bad=[str(tmp_path / "bad.yaml")])
-    assert {factor.name for factor in found.sides.varied} == {"a.c", "d", "only_good", "only_bad.x", "e"}
-    assert found.sides.bad["d"] == 1e-3, "a number, though YAML 1.1 takes it for a text"
-    assert yaml.safe_load(found.config(found.sides.good)) == {
+    assert {factor.name for factor in found.factors.varied} == {"a.c", "d", "only_good", "only_bad.x", "e"}
+    assert found.factors.bad["d"] == 1e-3, "a number, though YAML 1.1 takes it for a text"
+    assert yaml.safe_load(found.config(found.factors.good)) == {
         "a": {"b": 1, "c": 2},
         "d": 1e-6,
         "only_good": 1,
@@ -127,10 +127,10 @@ def test_the_bad_side_is_read_from_the_command():
         "--log",
         "x",
     ]
-    assert {factor.name: factor.bad for factor in found.sides.varied} == {
+    assert {factor.name: factor.bad for factor in found.factors.varied} == {
         "lr": 1e-3, "bf16": True, "max_len": 512, "optim": "adam", "seed": -1,
     }  # fmt: skip
-    assert [factor.name for factor in target(*words, good=["lr=0.001", "bf16=false"]).sides.varied] == ["bf16"]
+    assert [factor.name for factor in target(*words, good=["lr=0.001", "bf16=false"]).factors.varied] == ["bf16"]
 
 
 def test_a_boolean_that_is_written_out_is_a_value():
@@ -151,29 +151,29 @@ def test_a_pinned_setting_has_its_value_in_every_trial():
 def test_what_is_left_out_keeps_its_bad_value():
     found = target("--lr", "1", "--steps", "9", good=["lr=2", "steps=3"], only=["lr"])
     assert command(found, "good") == ["--lr", "2", "--steps", "9"]
-    assert list(found.sides.not_varied) == ["steps"]
+    assert list(found.factors.not_varied) == ["steps"]
 
 
 @pytest.mark.parametrize("options", [{"only": ["a.b"]}, {"excluded": ["a.d"]}])
 def test_a_name_stands_for_all_that_is_within_it(options):
     words = [f"{name}=1" for name in ("a.b.c", "a.b.e", "a.d")]
     found = target(*words, good=[f"{word}0" for word in words], **options)
-    assert {factor.name for factor in found.sides.varied} == {"a.b.c", "a.b.e"}
-    assert list(found.sides.not_varied) == ["a.d"]
+    assert {factor.name for factor in found.factors.varied} == {"a.b.c", "a.b.e"}
+    assert list(found.factors.not_varied) == ["a.d"]
 
 
 def test_a_variable_that_env_sets_in_the_command_varies():
     found = find_target(["env", "A=1", "B=2", "echo", "x"], Given(good=["env.A=none"], pins=["env.B=3"]))
-    assert found.words(found.sides.bad, "c", "f") == ["env", "echo", "x"]
-    assert found.variables(found.sides.bad) == {"A": "1", "B": "3"}
-    assert found.variables(found.sides.good) == {"A": None, "B": "3"}
+    assert found.words(found.factors.bad, "c", "f") == ["env", "echo", "x"]
+    assert found.variables(found.factors.bad) == {"A": "1", "B": "3"}
+    assert found.variables(found.factors.good) == {"A": None, "B": "3"}
 
 
 def test_environment_variables_need_no_place(monkeypatch):
     monkeypatch.setenv("SHARD", "2")
     found = target("x", good=["env.SHARD="])
-    assert found.variables(found.sides.bad) == {"SHARD": "2"}
-    assert found.variables(found.sides.good) == {"SHARD": None}
+    assert found.variables(found.factors.bad) == {"SHARD": "2"}
+    assert found.variables(found.factors.good) == {"SHARD": None}
 
 
 @pytest.mark.parametrize(
@@ -257,8 +257,8 @@ def test_the_good_side_of_a_program_is_its_parsers_defaults():
     found = find_target(["sh", *words], Given(), events)
     assert command(found, "bad") == words
     assert command(found, "good") == "-w 1 --betas 0.9 0.99 --name x --seed 3 --once 1 --once 2 in.txt".split()
-    assert found.variables(found.sides.good) == {"TURBO": None} and found.sides.bad["env.TURBO"] == "1"
-    reasons = found.sides.not_varied
+    assert found.variables(found.factors.good) == {"TURBO": None} and found.factors.bad["env.TURBO"] == "1"
+    reasons = found.factors.not_varied
     assert sorted(reasons) == ["name", "needed", "once", "seed", "short"]
     assert "no default" in reasons["needed"] and "more than once" in reasons["once"]
     assert "does not stand in the command" in reasons["short"]

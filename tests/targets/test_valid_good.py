@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
 from bisect_cfg.targets.captured import Capture, Source
-from bisect_cfg.targets.factors import Comparison, Factors
+from bisect_cfg.targets.comparison import Comparison
+from bisect_cfg.targets.factors import Factors
 
 NAMES = ("learning_rate", "bf16", "beta", "num_generations", "temperature", "warmup_steps", "weight_decay", "top_p")
 DEFAULTS = dict.fromkeys(NAMES, 0)

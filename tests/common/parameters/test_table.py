@@ -26,7 +26,7 @@ from bisect_cfg.probe import side_effects
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
 from bisect_cfg.remedy.proposals import weight
 from bisect_cfg.remedy.ranges import search_range_of
-from bisect_cfg.targets.factors import Comparison
+from bisect_cfg.targets.comparison import Comparison
 from bisect_cfg.targets.good import parse_pins
 from bisect_cfg.targets.suggestions import check_name
 
