@@ -39,9 +39,6 @@ DAMAGED = ("malformed", "not a database", "no such table", "no such column")
 REFUSED = ("disk is full", "disk i/o error", "readonly database", "unable to open database", "is locked")
 """What a database's driver says of its file, and of the machine."""
 
-STORAGES = os.path.join("optuna", "storages", "")
-"""Of the code that makes values of what it finds in a database: KeyError, ValueError where that is something else."""
-
 
 class Ended(NamedTuple):
     """How a command ended that did not come to its own end: its exit status, what happened, what to do."""
@@ -107,25 +104,19 @@ def explained(error: BaseException) -> Ended | None:
             return Ended(CLOSED_PIPE)
         return Ended(USAGE, f"The output cannot be written: {error.error.strerror or error.error}.", GOES_ON)
     for one in _chain(error):
-        if _is_of_database(one):
+        if any(cls.__name__ == "DatabaseError" for cls in type(one).__mro__):  # SQLAlchemy's, or the driver's own
             text = (str(one).splitlines() or [""])[0]
             if any(words in text.lower() for words in DAMAGED):
-                return _damaged(text)
+                advice = "Start over with --restart (the old study is kept beside it)."
+                return Ended(USAGE, f"The study's database is damaged: {text.rstrip('.')}.", advice)
             if any(words in text.lower() for words in REFUSED):
                 return Ended(USAGE, f"The study's database cannot be read or written: {text}.", GOES_ON)
-        elif any(STORAGES in frame.f_code.co_filename for frame, _ in traceback.walk_tb(one.__traceback__)):
-            return _damaged(f"{type(one).__name__}: {one}".splitlines()[0])
         elif isinstance(one, OSError) and one.errno is not None:
             name = one.filename if isinstance(one.filename, str) else os.fsdecode(one.filename or b"")
             return Ended(USAGE, f"{one.strerror}{f': {name}' if name else ''}.", f"Once that is mended: {GOES_ON}")
         elif isinstance(one, MemoryError) or "start new thread" in str(one):
             return Ended(USAGE, f"The machine has no memory or process left: {one}.", f"Fewer --jobs help. {GOES_ON}")
     return None
-
-
-def _damaged(text: str) -> Ended:
-    advice = "Start over with --restart (the old study is kept beside it)."
-    return Ended(USAGE, f"The study's database is damaged: {text.rstrip('.')}.", advice)
 
 
 def refused_by_machine(error: BaseException) -> bool:
@@ -140,10 +131,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _is_of_database(error: BaseException) -> bool:
-    return any(cls.__module__.split(".")[0] in ("sqlalchemy", "sqlite3", "optuna") for cls in type(error).__mro__)
 
 
 def _internal(error: BaseException) -> Ended:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import textwrap
 from functools import partial
 from pathlib import Path
@@ -248,23 +249,27 @@ def test_a_study_whose_answer_is_damaged(tool):
             assert said.status == 2 and key in said.all and "Traceback" not in said.all, (change, said.all)
 
 
-@pytest.mark.parametrize("change", [
-    "DELETE FROM studies", "UPDATE trials SET state='x'", "UPDATE trials SET datetime_start='never'",
-    "UPDATE trial_params SET distribution_json='{}'", "UPDATE trial_user_attributes SET value_json='['",
+@pytest.mark.parametrize(("change", "status"), [
+    ("UPDATE trials SET state='x'", 70), ("UPDATE trial_user_attributes SET value_json='['", 70),
+    ("ALTER TABLE trials RENAME COLUMN state TO other", 2),
+    ("PRAGMA writable_schema=1; UPDATE sqlite_master SET sql='x'", 2),
 ])  # fmt: skip
-def test_a_database_that_holds_something_else(tmp_path, change):
+def test_a_damaged_database_is_told_from_a_fault_of_ours(tmp_path, monkeypatch, change, status):
+    """Only what the driver says of its file is a damaged file; anything else may be ours, and its details are kept."""
     import sqlite3
 
     import optuna
 
     from bisect_cfg.crash import ended_by
 
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     address = f"sqlite:///{tmp_path}/study.db"
     study = optuna.create_study(storage=address, study_name="a")
     study.optimize(lambda trial: trial.set_user_attr("b", 1) or trial.suggest_float("x", 0, 1), n_trials=1)
     with sqlite3.connect(tmp_path / "study.db") as database:
-        database.execute(change)
+        database.executescript(change)
     with pytest.raises(Exception) as raised:  # noqa: PT011
         optuna.load_study(storage=address, study_name="a").get_trials()
     ended = ended_by(raised.value)
-    assert ended.status == 2 and "damaged" in ended.message and "--restart" in ended.advice
+    assert ended.status == status and ("damaged" in ended.message and "--restart" in ended.advice) is (status == 2)
+    assert [path.read_text().count("Traceback") > 0 for path in tmp_path.glob("*.txt")] == [True] * (status == 70)
