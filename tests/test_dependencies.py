@@ -9,8 +9,6 @@ import tomllib
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = ROOT / "pyproject.toml"
 
@@ -20,10 +18,13 @@ GOES_BY = {"ipython": "IPython", "pyyaml": "yaml"}
 OURS = {"bisect_cfg", "_bisect_cfg_probe", "protocol"}
 """`probe/native.py` runs as a script of its own, with `protocol.py` beside it."""
 
+RUN_BY_USERS = re.compile(r"probe/|targets/ask_accelerate\.py|doctor/gpu_probes\.py").match
+"""Of a file: whether it is run by the interpreter that trains."""
 
-def imported() -> dict[str, str]:
-    """Top-level module -> a file that imports it."""
-    found: dict[str, str] = {}
+
+def imported() -> dict[str, set[str]]:
+    """Top-level module -> the files that import it."""
+    found: dict[str, set[str]] = {}
     for path in (ROOT / "bisect_cfg").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             names = []
@@ -32,8 +33,8 @@ def imported() -> dict[str, str]:
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 names = [node.module or ""]
             for name in names:
-                found.setdefault(name.partition(".")[0], str(path.relative_to(ROOT)))
-    return {name: path for name, path in found.items() if name not in sys.stdlib_module_names | OURS}
+                found.setdefault(name.partition(".")[0], set()).add(str(path.relative_to(ROOT / "bisect_cfg")))
+    return {name: paths for name, paths in found.items() if name not in sys.stdlib_module_names | OURS}
 
 
 FLOORS = (
@@ -108,13 +109,19 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
-@pytest.mark.skipif(not PROJECT.exists(), reason="only in a checkout")
-def test_what_is_imported_is_declared() -> None:
-    requirements = tomllib.loads(PROJECT.read_text("utf-8"))["project"]["dependencies"]
-    declared = {re.split(r"[^\w.-]", text)[0].lower() for text in requirements}
-    declared |= {GOES_BY[name] for name in declared & GOES_BY.keys()}
-    missing = {name: path for name, path in imported().items() if name.replace("_", "-") not in declared}
-    assert missing == {}
+def declared(requirements: list[str]) -> set[str]:
+    """The modules of distributions."""
+    names = (re.split(r"[^\w.-]", text)[0].lower() for text in requirements)
+    return {GOES_BY.get(name, name).replace("-", "_") for name in names}
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+    """What only the user's interpreter runs may import what a training has, which is in an extra."""
+    project = tomllib.loads(PROJECT.read_text("utf-8"))["project"]
+    ours, of_training = declared(project["dependencies"]), declared(project["optional-dependencies"]["train"])
+    by_us = {name: rest for name, paths in imported().items() if (rest := {p for p in paths if not RUN_BY_USERS(p)})}
+    assert by_us.keys() == ours
+    assert imported().keys() <= ours | of_training
 
 
 def test_no_private_name_of_optuna() -> None:
