@@ -9,9 +9,11 @@ begins at the full rate, which is the harder test, and the report says so.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bisect_cfg.common.configuration import Configuration, Value
+from bisect_cfg.common.configuration import Configuration, Value, is_number
+from bisect_cfg.common.failures.health import Row
 from bisect_cfg.common.parameters import parameter
 from bisect_cfg.probe.protocol import PlannedSteps
 from bisect_cfg.runner.traces import Traces
@@ -19,6 +21,10 @@ from bisect_cfg.runner.traces import Traces
 LONGEST_WARMUP = 5
 """A trial is run through a warmup of at most so many horizons. Beyond, its trials would spend nearly all their time
 at rates that show nothing."""
+
+
+FULL_RATE = 0.98
+"""The full learning rate counts as reached at this share of it: a scheduler can begin to decay at its very peak."""
 
 
 @dataclass(frozen=True)
@@ -83,3 +89,9 @@ def prefix_for(values: Configuration, total: int | None, steps: int, horizon: in
 def left_out(values: Configuration) -> dict[str, Value]:
     """What a trial sets in order to begin at the full rate."""
     return {name: 0 for name in ("warmup_steps", "warmup_ratio") if values.get(name)}
+
+
+def reached_full_rate(rows: Sequence[Row], learning_rate: Value) -> bool | None:
+    """Whether a run came to the learning rate that was asked for; None if its metric rows do not say."""
+    seen = [row["learning_rate"] for row in rows if is_number(row.get("learning_rate"))]
+    return max(seen) >= FULL_RATE * learning_rate if seen and is_number(learning_rate) else None

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Value, equal
-from bisect_cfg.common.failures import drift
 from bisect_cfg.common.parameters import canonical, parameter
 from bisect_cfg.common.parameters.comparing import plain
 from bisect_cfg.remedy.alternatives import Alternative, alternatives_for
@@ -19,7 +18,7 @@ from bisect_cfg.remedy.order import Budget, Given
 from bisect_cfg.remedy.proposals import Proven, proposals_for
 from bisect_cfg.remedy.ranges import SearchRange, search_range_of
 from bisect_cfg.remedy.remedy import Aim, Attempt, Proposal, Ran, Terms, key_of
-from bisect_cfg.remedy.schedule import Prefix, left_out, prefix_for, total_steps, warmup_of
+from bisect_cfg.remedy.schedule import Prefix, left_out, prefix_for, reached_full_rate, total_steps, warmup_of
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import INVALID, Ended, Verdict
@@ -257,7 +256,7 @@ class Isolated:
         began = seen.before > 0 and warmup is not None and warmup <= seen.before
         rate = values.get("learning_rate")
         if seen.ended is Ended.HORIZON and not began:
-            if drift.reached_full_rate(run.traces.metrics.rows, rate) is False:
+            if reached_full_rate(run.traces.metrics.rows, rate) is False:
                 why = "its warmup was not over when it ended"
                 return Health(False, None, why, None, "not healthy: warmup", too_short=True)
         return Health(True)

@@ -6,6 +6,7 @@ walks the same way again without a run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -55,8 +56,17 @@ DEFAULTS = "defaults-of-the-moved"
 """The question of that run."""
 
 
+_PRECISION = re.compile(r"bf(?:loat)?16|16BF", re.IGNORECASE)
+"""bf16 in an error, as torch and CUDA spell it too."""
+
+
 def without_risky_defaults(bad_run: Run, good: Configuration, pins: Configuration) -> dict[str, Value]:
-    """Values in place of defaults that are known to fail now and then, where the run has those defaults."""
+    """Values in place of defaults that are known to fail on some machines, where the run has those defaults and its
+    error names them, or is a crash of compiled code, which names nothing."""
+    shown = bad_run.shown.signature
+    crashed = shown is not None and shown.kind in ("signal", "cuda-error")
+    if not crashed and not _PRECISION.search(f"{shown} {bad_run.shown.message}"):
+        return {}
     capture = read_capture(bad_run.traces.events.rows)
     resolved = {} if capture is None else capture.args.resolved
     said = {name.removeprefix("args.") for name in (*good, *pins)}

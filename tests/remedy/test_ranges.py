@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bisect_cfg.remedy.ranges import LINEAR_STEPS, RATIO, ROUNDING, search_range_of
-from bisect_cfg.remedy.schedule import LONGEST_WARMUP, left_out, prefix_for, warmup_of
+from bisect_cfg.remedy.schedule import LONGEST_WARMUP, left_out, prefix_for, reached_full_rate, warmup_of
 
 
 @pytest.mark.parametrize(
@@ -127,3 +127,11 @@ def test_what_is_left_out_and_a_training_that_ends_in_its_warmup():
     assert left_out({"warmup_ratio": 0.1, "warmup_steps": 0}) == {"warmup_ratio": 0}
     found = prefix_for({"warmup_steps": 30}, None, 12, 12)
     assert "no further than the warmup of 30 steps" in str(replace(found, steps=8))
+
+
+def test_the_full_rate() -> None:
+    def warming(steps: int) -> list[dict[str, float]]:
+        return [{"step": step, "learning_rate": 1e-5 * min(1, (step - 1) / 80)} for step in range(1, steps + 1)]
+
+    assert reached_full_rate(warming(10), 1e-5) is False and reached_full_rate(warming(90), 1e-5) is True
+    assert reached_full_rate([{"step": 1, "loss": 0.0}], 1e-5) is None

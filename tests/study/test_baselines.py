@@ -13,6 +13,7 @@ from toys import script
 from bisect_cfg.common.configuration import Factor, Outcome
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.parameters import every
+from bisect_cfg.runner.verdict import Observation
 from bisect_cfg.store.causes import Report
 from bisect_cfg.study import baselines as module
 from bisect_cfg.study.baselines import DEFAULTS, Baselines, with_defaults_of_the_moved
@@ -55,10 +56,10 @@ RISKY = {name: known.risky_default for name, known in every().items() if known.r
 def with_resolved(tmp_path, monkeypatch):
     """The defaults that are to be replaced in a run that resolved to these values."""
 
-    def found(resolved: dict, good: dict | None = None, pins: dict | None = None) -> dict:
+    def found(resolved: dict, good: dict | None = None, pins: dict | None = None, died: Observation = DIED) -> dict:
         args = SimpleNamespace(resolved=resolved)
         monkeypatch.setattr(module, "read_capture", lambda rows: SimpleNamespace(args=args))
-        return module.without_risky_defaults(run(tmp_path, DIED), good or {}, pins or {})
+        return module.without_risky_defaults(run(tmp_path, died), good or {}, pins or {})
 
     return found
 
@@ -70,6 +71,20 @@ def test_a_risky_default_gives_way_to_the_one_before_it(with_resolved) -> None:
     assert with_resolved(defaults) == before
     assert with_resolved(before) == {}  # the run has not got it
     assert with_resolved({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "gives_way"),
+    [
+        ("\"addmm_impl_cpu_\" not implemented for 'BFloat16'", True),
+        ("Your setup doesn't support bf16/gpu.", True),
+        ("math domain error", False),
+    ],
+)
+def test_a_default_gives_way_to_an_error_that_names_it(with_resolved, said: str, gives_way: bool) -> None:
+    """An error in a reward has nothing to do with the numbers that the model computes with."""
+    died = replace(DIED, died=Signature("exception", "RuntimeError", said), message=f"RuntimeError: {said}")
+    assert with_resolved({"bf16": True}, died=died) == ({"bf16": False} if gives_way else {})
 
 
 @pytest.mark.parametrize("name", ["bf16", "args.bf16"])

@@ -370,7 +370,7 @@ def _lost(rows: Sequence[Row], past: _Past) -> str:
     fell = f"entropy fell from {start:.3g} to {entropy:.2g}" if entropy is not None else ""
     learnt = past.fading >= SLOWLY and past.keeps(rewards)
     with_entropy = start > 0 and all(number(row, "entropy") is not None for row in rows)
-    dead = [_dead_groups(row) for row in rows]
+    dead = [dead_groups(row) for row in rows]
     if with_entropy and not learnt:
         vanished = [_below(row, start, COLLAPSE_SHARE) for row in rows]
         if all(vanished) and not any(one is False for one in dead):
@@ -427,7 +427,7 @@ def _below(row: Row, start: float, share: float) -> bool:
     return entropy is not None and entropy < share * start
 
 
-def _dead_groups(row: Row) -> bool | None:
+def dead_groups(row: Row) -> bool | None:
     """Whether (nearly) all groups of a step have equal rewards; None if that was not logged."""
     share = number(row, "frac_reward_zero_std")
     if share is not None:
@@ -438,7 +438,7 @@ def _dead_groups(row: Row) -> bool | None:
 
 def _signalless(row: Row) -> bool:
     """Whether a step had nothing to learn from."""
-    dead = _dead_groups(row)
+    dead = dead_groups(row)
     return number(row, "grad_norm") == 0 if dead is None else dead
 
 
@@ -458,7 +458,7 @@ def never_learning(rows: Sequence[Row]) -> Symptom | None:
     first = list(islice((row for row in rows if number(row, "grad_norm") is not None), DEAD_STEPS))
     if len(first) < DEAD_STEPS:
         return None
-    step, judged = first[-1]["step"], [dead for row in first if (dead := _dead_groups(row)) is not None]
+    step, judged = first[-1]["step"], [dead for row in first if (dead := dead_groups(row)) is not None]
     if judged and all(judged):
         return Symptom("dead-reward", "", step, f"all rewards of a group equal in each of the first {DEAD_STEPS} steps")
     if all(number(row, "grad_norm") == 0 for row in first):

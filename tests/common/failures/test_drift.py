@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bisect_cfg.common.failures.drift import deviations, reached_full_rate
+from bisect_cfg.common.failures.drift import deviations
 
 
 def rows(steps=30, **metrics):
@@ -84,6 +84,19 @@ def test_without_the_share_of_silent_groups_the_spread_of_rewards_speaks():
     assert [d.metric for d in deviations(fading, old(GOOD))] == ["reward_std"]
 
 
+@pytest.mark.parametrize("steps", [4, 6, 30])
+def test_steps_without_a_spread_of_rewards_are_no_lost_gradient(steps):
+    """A sparse reward: its groups are equal in every other step, which has no gradient then."""
+
+    def in_every_other(full, silent):
+        return lambda step: full if step % 2 else silent
+
+    sparse = {"reward_std": in_every_other(0.005, 0.0), "frac_reward_zero_std": in_every_other(0.5, 1.0)}
+    gradient = in_every_other(0.2, 0.0)
+    assert names(rows(steps, **sparse, grad_norm=gradient)) == []
+    assert names(rows(30, **sparse, grad_norm=lambda step: gradient(step) * 0.5**step)) == ["grad_norm"]
+
+
 def test_a_gradient_scaler_may_look_for_its_scale():
     run = rows(grad_norm=lambda step: math.inf if step <= 4 else 1.0)
     assert names(run, scaler=True) == [] and names(run) == ["grad_norm"]
@@ -93,13 +106,6 @@ def test_what_the_good_run_shows_as_well_is_the_scripts():
     constant = rows(reward_std=0.0, frac_reward_zero_std=1.0)
     assert names(constant) != []
     assert [d.metric for d in deviations(constant, constant, usual={"dead-reward"})] == []
-
-
-def test_the_full_rate():
-    warming = rows(10, learning_rate=lambda step: 1e-5 * (step - 1) / 80)
-    assert reached_full_rate(warming, 1e-5) is False
-    assert reached_full_rate(rows(90, learning_rate=lambda step: 1e-5 * min(1, (step - 1) / 80)), 1e-5) is True
-    assert reached_full_rate(rows(), 1e-5) is None
 
 
 @given(st.integers(4, 60), st.floats(0.01, 100), st.floats(0.9, 1.1))
