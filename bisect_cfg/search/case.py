@@ -156,7 +156,7 @@ class Validity:
         rules = [_rules(problem.size, mask, counts) for mask in counts.unresolved]
         self._needs = np.array([needs for needs, _ in rules])
         self._excludes = np.array([excludes for _, excludes in rules])
-        self._readings = self._needs.sum((1, 2)) + self._excludes.sum((1, 2)) if rules else None  # of each such run
+        self._readings = self._needs.sum((1, 2)) + self._excludes.sum((1, 2)) if rules else 0  # of each such run
         self._chance: dict[int, float] = {}
         self._companions: dict[tuple[int, int, tuple[int, ...]], int | None] = {}
 

@@ -188,7 +188,9 @@ class Posterior:
         self._hidden: dict[tuple[float | None, ...], np.ndarray] = {}
         self._rate, self._always = (terms * GRID).sum(2) / total, terms[..., 0] / total
 
-    def _shown(self, inside: np.ndarray, known: Iterable[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple]:
+    def _shown(
+        self, inside: np.ndarray, known: Iterable[int]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, ...]]:
         """How many failures and passes the known causes and each candidate take part in.
 
         Returns:

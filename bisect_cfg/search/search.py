@@ -327,7 +327,8 @@ class Search:
                 return Search(unsteady, self.masking, self.causes)._weigh()
             accepted = ACCEPTED_IF_RANDOM if self.counts.contradictory else ACCEPTED
             for number in hypotheses.best(LIKELY):
-                proof = prove(self.case, *hypotheses.causes(number), region, known=self._known)
+                (cause,) = hypotheses.causes(number)
+                proof = prove(self.case, cause, region, known=self._known)
                 if proof is not None and proof.found is not None and hypotheses.weight[number] >= accepted:
                     return proof.found
             ask = choose(self.case, hypotheses, self._cures, self._known, repeat=self.counts.contradictory)
