@@ -97,6 +97,8 @@ class Failure:
     asked: str = ""
     """What `--failure` says counts as it as well: "any", "signal", "non-finite", or a regular expression over the
     signature's text; "" for exactly this failure."""
+    despite: frozenset[str] = frozenset()
+    """Kinds of symptoms that the bad configuration had before it failed: they do not keep the failure from showing."""
 
     def includes(self, shown: Signature) -> bool:
         """Whether a signature counts as this failure.
@@ -197,7 +199,8 @@ def judge(seen: Observation, metrics: Metrics, standard: Standard = Standard()) 
 
     What a run died of counts before what its metric rows show, except that weights which are not finite may follow from
     such a reward: then that is the failure, as in a run that survives it. Another failure than the one under study is
-    UNRESOLVED, and so is a symptom that keeps it from showing (`HINDERS`); other symptoms are ignored.
+    UNRESOLVED, and so is a symptom that keeps it from showing (`HINDERS`) and that the bad configuration did not have before
+    it failed; other symptoms are ignored.
     """
     symptoms = tuple(health.symptoms(metrics.rows, ended=True, earlier=metrics.earlier))
     remarks = (*health.remarks(metrics.rows), *seen.remarks)
@@ -208,7 +211,8 @@ def judge(seen: Observation, metrics: Metrics, standard: Standard = Standard()) 
         return Verdict(seen, outcome, failed or seen.died, symptoms, remarks, None if standard.good is None else False)
     shown = [signature_of(symptom) for symptom in symptoms]
     failed = next((one for one in shown if _is_failure(one, standard)), None)
-    hindered = next((one for one in shown if one.kind == HINDERS and one.kind not in standard.usual), None)
+    harmless = standard.usual | (standard.failure.despite if standard.failure else frozenset())
+    hindered = next((one for one in shown if one.kind == HINDERS and one.kind not in harmless), None)
     outcome = Outcome.FAIL if failed else Outcome.UNRESOLVED if hindered else Outcome.PASS
     verdict = Verdict(seen, outcome, failed or hindered, symptoms, remarks)
     if standard.good is None:

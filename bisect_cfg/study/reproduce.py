@@ -101,7 +101,8 @@ def study_failure(study: Study, run: Run) -> None:
         InputError: it does not fail as `--failure` asks.
     """
     failure, asked = run.shown.signature, study.options.failure
-    studied = Failure(failure, silent=run.shown.silent, asked=asked or "")
+    before = frozenset(symptom.kind for symptom in run.shown.symptoms if symptom.step < (run.shown.step or 0))
+    studied = Failure(failure, silent=run.shown.silent, asked=asked or "", despite=before)
     if not studied.includes(failure):
         raise InputError(
             f"The run fails, but not in the way --failure {asked} asks for: {failure}.",

@@ -75,6 +75,14 @@ def test_a_pass_shows_nothing_a_failure_is_the_one_under_study_and_only_a_pass_i
     assert died is not None or kinds or verdict.healthy is not False
 
 
+def test_a_collapse_that_comes_before_the_failure_as_well_does_not_hide_it() -> None:
+    """The reward of a curriculum falls by design, in the failing run too."""
+    seen, collapsed = Observation(None, Ended.END, 12, 1.0), Metrics(rows("collapse"))
+    assert judge(seen, collapsed, Standard(Failure(CRASH))).outcome is Outcome.UNRESOLVED
+    verdict = judge(seen, collapsed, Standard(Failure(CRASH, despite=frozenset({"collapse"})), good=rows()))
+    assert verdict.outcome is Outcome.PASS and verdict.signature is None and verdict.healthy is False
+
+
 @pytest.mark.parametrize(
     ("asked", "counts"),
     [
