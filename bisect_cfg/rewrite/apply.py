@@ -12,8 +12,8 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,7 +24,7 @@ from bisect_cfg.common.words import short_path
 from bisect_cfg.errors import InputError
 from bisect_cfg.rewrite.edits import hash_of
 from bisect_cfg.rewrite.recommended import Change, Recommended, ShownEdit
-from bisect_cfg.rewrite.spans import plain, same, splice
+from bisect_cfg.rewrite.spans import Span, plain, same, splice
 from bisect_cfg.targets.captured import look_up
 
 Built = Mapping[str, Value]
@@ -33,15 +33,8 @@ Built = Mapping[str, Value]
 _COMMENT = re.compile(r"(?:^|\s)#(?P<text>.*)")
 
 
-@dataclass(frozen=True)
-class Rewrite:
-    """A file with its edits; where they are there already, both texts are the same.
-
-    Attributes:
-        path: as result.json has it.
-        before: its text.
-        after: the text with the edits.
-    """
+class Rewrite(NamedTuple):
+    """A file, by the path that result.json has, with its text and that with the edits: the same if they are there."""
 
     path: str
     before: str
@@ -85,22 +78,18 @@ def rewrites_of(found: Recommended) -> list[Rewrite]:
     made = []
     for path in dict.fromkeys(edit.file for edit in found.edits if edit.file is not None):
         edits = [edit for edit in found.edits if edit.file == path]
-        unwritten = [f"{_where(edit)}: {edit.new.strip()}" for edit in edits if edit.text is None]
-        if unwritten:
-            raise InputError(f"An edit of {path} cannot be written.", "\n".join(["Change it by hand:", *unwritten]))
+        by_hand = "\n".join(["Change it by hand:", *(f"{_where(edit)}: {edit.new.strip()}" for edit in edits)])
+        if any(edit.text is None for edit in edits):
+            raise InputError(f"An edit of {path} cannot be written.", by_hand)
         try:
             text = read_text(path)
         except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-        if hash_of(text) == edits[0].after:
-            made.append(Rewrite(path, text, text))
-            continue
-        after = splice(text, *((edit.start, edit.end, edit.text) for edit in edits))
-        if hash_of(text) != edits[0].before or hash_of(after) != edits[0].after:
-            raise InputError(
-                f"{path} is not the file that the study read: it was changed since. Nothing was written.",
-                "\n".join(["Change it by hand:", *(f"{_where(edit)}: {edit.new.strip()}" for edit in edits)]),
-            )
+        spans = [Span(edit.start, edit.end, edit.text) for edit in edits]
+        after = text if hash_of(text) == edits[0].after else splice(text, spans)
+        if hash_of(after) != edits[0].after or (after != text and hash_of(text) != edits[0].before):
+            message = f"{path} is not the file that the study read: it was changed since. Nothing was written."
+            raise InputError(message, by_hand)
         made.append(Rewrite(path, text, after))
     return made
 
@@ -137,18 +126,22 @@ def apply(
         say("Nothing was written.")
         return 1
     paths = ", ".join(short_path(one.path) for one in new)
-    with _written(new):
+    try:
+        _put(new)
         built: Built = {}
         if found.training == 1:  # a later training of the script begins when those before it are over
             say("Running your script up to its configuration ...")
             built = build()
         wrong, unseen = differences(found, built)
-        if not wrong:
-            say(f"Written: {paths}." + ("" if unseen else " Your script builds the recommended configuration."))
-            if unseen:
-                say(f"Not seen in the configuration of your script, so not compared: {', '.join(unseen)}.")
-            return 0
+    except BaseException:
         _put_back(new)
+        raise
+    if not wrong:
+        say(f"Written: {paths}." + ("" if unseen else " Your script builds the recommended configuration."))
+        if unseen:
+            say(f"Not seen in the configuration of your script, so not compared: {', '.join(unseen)}.")
+        return 0
+    _put_back(new)
     for name, has in wrong.items():
         say(f"{name} is {has!r} in the configuration of your script, not {found.changes[name].to!r}.")
     say(f"So this is not the place where it is set. Put back as it was: {paths}.")
@@ -209,17 +202,6 @@ def _where(edit: ShownEdit) -> str:
 # ---------------------------------------------------------------------------------------------------------- on the disk
 
 
-@contextlib.contextmanager
-def _written(rewrites: Sequence[Rewrite]) -> Iterator[None]:
-    """With the new files; whatever is raised meanwhile, the old ones are put back."""
-    try:
-        _put(rewrites)
-        yield
-    except BaseException:
-        _put_back(rewrites)
-        raise
-
-
 def _put_back(rewrites: Sequence[Rewrite]) -> None:
     """Put the old texts back, but for files that somebody has changed since."""
     ours = [one for one in rewrites if one.file.exists() and read_text(one.file) == one.after]
@@ -227,7 +209,7 @@ def _put_back(rewrites: Sequence[Rewrite]) -> None:
 
 
 def _put(rewrites: Sequence[Rewrite]) -> None:
-    """Write all new texts beside the files, then put each in its place.
+    """Write all new texts beside the files, with their mode and owner, then put each in its place.
 
     Raises:
         InputError: one cannot be written, or is not what it was.
@@ -235,12 +217,18 @@ def _put(rewrites: Sequence[Rewrite]) -> None:
     beside = [one.file.with_name(f".{one.file.name}.bisect-cfg") for one in rewrites]
     path = ""
     try:
+        for new, (path, _, after) in zip(beside, rewrites, strict=True):
+            new.unlink(missing_ok=True)
+            with open(new, "x", encoding="utf-8", newline="") as stream:
+                stream.write(after)
+                stream.flush()
+                os.fsync(stream.fileno())
+            shutil.copymode(path, new)
+            with contextlib.suppress(OSError):
+                shutil.chown(new, os.stat(path).st_uid, os.stat(path).st_gid)
         for new, one in zip(beside, rewrites, strict=True):
             path = one.path
-            _write_beside(new, one)
-        for new, one in zip(beside, rewrites, strict=True):
-            path = one.path
-            if read_text(one.file) != one.before:
+            if read_text(path) != one.before:
                 raise OSError(0, "it was changed meanwhile")
             os.replace(new, one.file)
     except (OSError, ValueError) as error:
@@ -249,16 +237,3 @@ def _put(rewrites: Sequence[Rewrite]) -> None:
     finally:
         for new in beside:
             new.unlink(missing_ok=True)
-
-
-def _write_beside(path: Path, one: Rewrite) -> None:
-    """Write the new text of a file into another one, with the file's mode and owner."""
-    path.unlink(missing_ok=True)
-    with open(path, "x", encoding="utf-8", newline="") as stream:
-        stream.write(one.after)
-        stream.flush()
-        os.fsync(stream.fileno())
-    known = one.file.stat()
-    shutil.copymode(one.file, path)
-    with contextlib.suppress(OSError):
-        os.chown(path, known.st_uid, known.st_gid)

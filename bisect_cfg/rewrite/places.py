@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.common.cells import script_of
+from bisect_cfg.common.cells import SUFFIX, script_of
 from bisect_cfg.common.configuration import Value
 from bisect_cfg.common.files import read_text
 from bisect_cfg.probe.protocol import NAMESPACE, Assigned, Opened
 from bisect_cfg.rewrite import data
-from bisect_cfg.rewrite.python import BuiltAt
 from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.script import Script
@@ -20,6 +19,8 @@ from bisect_cfg.targets.script import Script
 YAML = (".yaml", ".yml")
 DATA = (*YAML, ".json", ".toml")
 """How names of files that configure a run end."""
+
+PYTHON = (".py", SUFFIX)
 
 SAVED = "transformers_version"
 """A key of what is saved with a model (generation_config.json), which has names of a training config too."""
@@ -52,7 +53,7 @@ class Places:
     config: str = "GRPOConfig"
     fields: Collection[str] = ()
     assigned: Collection[str] = ()
-    built: BuiltAt = field(default_factory=dict)
+    built: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
     settings: Factors | None = None
     command: CommandTarget | None = None

@@ -1,24 +1,21 @@
-"""safe_config.yaml: the user's own YAML file with the recommended values; of a run that no such file configured, the
-training config as TrlParser loads it."""
+"""safe_config.yaml: the user's own YAML file, where all changes are in it; else the training config as TrlParser loads
+it."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import yaml
 
 from bisect_cfg.common.configuration import Configuration, Value, equal
-from bisect_cfg.common.files import load_yaml
 from bisect_cfg.common.name import Name
 from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.rewrite import data
-from bisect_cfg.rewrite.edits import Changes, Edits, edits_of, wanted
+from bisect_cfg.rewrite.edits import Changes, Edits
 from bisect_cfg.rewrite.places import YAML, Places
 from bisect_cfg.targets.captured import entries, has_tag
-from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.packages import PACKAGE
 
@@ -38,8 +35,10 @@ def safe_config(places: Places, changes: Changes, edits: Edits, title: str = TIT
     title = "\n# ".join([title, *told])  # what is installed stands in no configuration
     safe = {**places.settings.bad, **{name: change.to for name, change in changes.items()}}
     if places.command is not None:
-        return scrub(_of_command(places.command, safe, title))
-    return scrub(_own_config(places, changes, edits, title) or safe_yaml(places.settings, safe, title))
+        everything = replace(places.command.template, parts=(), config_format="yaml")
+        return scrub(f"# {title}\n{everything.config(places.command.settings(safe))}")
+    own = _own_file(edits)
+    return scrub(safe_yaml(places.settings, safe, title)) if own is None else f"# {title}\n{own}"
 
 
 def diff_of_values(settings: Factors, changes: Changes) -> str:
@@ -49,64 +48,14 @@ def diff_of_values(settings: Factors, changes: Changes) -> str:
     return "".join(difflib.unified_diff(before, after, "your configuration", "safe_config.yaml"))
 
 
-def _of_command(target: CommandTarget, safe: Configuration, title: str) -> str:
-    """All settings of the recommended configuration of a command."""
-    everything = replace(target.template, parts=(), config_format="yaml")
-    return f"# {title}\n{everything.config(target.settings(safe))}"
-
-
-# ------------------------------------------------------------------------------------------------- the user's own file
-
-
-def _own_config(places: Places, changes: Changes, edits: Edits, title: str) -> str | None:
-    """The YAML file that configured the run, with the changes and nothing else, so that the same command loads it.
-
-    What the command line gave is written into it; what is to be changed elsewhere is in comments; secrets are left out.
-    None if no YAML file configured the run.
-    """
-    path = _configuring(places, edits)
-    if path is None:
+def _own_file(edits: Edits) -> str | None:
+    """The text of the YAML file that configured the run, where all changes are in it and no secret is; else None."""
+    path = edits.paths[0] if len(edits.spans) == len(edits.paths) == 1 and not edits.unplaced else None
+    if path is None or path.suffix not in YAML:
         return None
-    here = {name for edit in edits.edits if edit.path in (None, path) for name in edit.settings}
-    text, left = places.files[path], list[str]()
-    for change in wanted(places.settings, changes):
-        made = Edits()
-        for one in (change, replace(change, added=True)) if change.name in here else ():
-            made = made if made.edits else edits_of(Places(files={path: text}, fields=places.fields), [one])
-        text = made.after(path) if made.edits else text
-        left += [] if made.edits else [f"{change.name}: {_value_of(change.new)} (set it in the script)"]
-    secret = list(dict.fromkeys(name for name, value in _items(load_yaml(text)) if _holds_secret(name, value)))
-    for name in secret:
-        shorter = data.without(path, text, name)
-        if shorter is None:
-            return None
-        text = shorter
-    flags = [edits.texts[None][edit.start : edit.end].strip() for edit in edits.edits if edit.path is None]
-    comments = [f"{flag} (leave it out of the command)" for flag in flags if flag] + left
-    comments += [f"left out, for it is secret: {', '.join(secret)} (as in {path.name})"] if secret else []
-    head = [f"# {title}", *(f"# {' '.join(comment.split())}" for comment in comments)]
-    return "\n".join([*head, text.lstrip("\ufeff")])
-
-
-def _configuring(places: Places, edits: Edits) -> Path | None:
-    """Of the YAML files the one that changes, or the one that holds most of the training config."""
-    held: dict[Path, int] = {}
-    for path, text in places.files.items():
-        content = data.read(path, text) if path.suffix in YAML else None
-        if content is not None:
-            held[path] = sum(name in places.fields for name, _ in _items(content)) if isinstance(content, dict) else 0
-    changed = [path for path in held if path in edits.paths]
-    most = [path for path, count in held.items() if count == max(held.values()) > 0]
-    return next((found[0] for found in (changed, most) if len(found) == 1), None)
-
-
-def _items(value: Value) -> Iterator[tuple[str, Value]]:
-    """Every key of the mappings in a value, at any depth, with what it holds, if that is no mapping itself."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _items(item) if isinstance(item, Mapping) else [(str(key), item)]
-    for item in value if isinstance(value, list) else ():
-        yield from _items(item)
+    text = edits.after(path)
+    secret = any(_holds_secret(str(keys[-1]), value) for keys, value in data.items_in(data.read(path, text)))
+    return None if secret or scrub(text) != text else text.lstrip("\ufeff")
 
 
 # ------------------------------------------------------------------------------------------------- the training config

@@ -1,13 +1,18 @@
-"""A change of a setting, and a place in a text where the setting is given a value."""
+"""A change of a setting, a place in a text where the setting is given a value, and the spans that are exchanged there.
+
+All places are found in a text as it is. What is to change is collected as pieces, and spliced once (`spans_of`).
+"""
 
 from __future__ import annotations
 
 import ast
+import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from bisect_cfg.common.configuration import Value, equal
+from bisect_cfg.common.configuration import Value, equal, is_number
 
 OTHER_NAMES = {"dtype": ("dtype", "torch_dtype")}
 """Settings that scripts spell in more than one way."""
@@ -15,13 +20,13 @@ OTHER_NAMES = {"dtype": ("dtype", "torch_dtype")}
 LARGEST_EXPONENT = 64
 """Powers up to this one are computed: ``10**-6`` and ``2**20`` are written, ``9**9**9`` would never end."""
 
-Piece = tuple[int, int, str]
-"""Start and end of a part of a text, and what is to stand there."""
+GONE = object()
+"""In a goal: what is no longer there."""
 
-_ARITHMETIC = (
-    ast.Expression, ast.Constant, ast.UnaryOp, ast.BinOp, ast.USub, ast.UAdd,
-    ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow,
-)  # fmt: skip
+_OPERATORS = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Pow: operator.pow,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,22 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """A part of a text to exchange.
+
+    Attributes:
+        start, end: of it, in characters.
+        new: what is to stand there; None takes an item away, with its comma or its lines.
+        goal: what is other in the text's content then: node of a syntax tree, or way to a value -> what is there.
+    """
+
+    start: int
+    end: int
+    new: str | None
+    goal: Mapping[object, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Place:
     """Where a text gives a value to a name.
 
@@ -80,11 +101,59 @@ class Place:
     read_from: tuple[str, ...] = ()
 
 
-def splice(text: str, *pieces: Piece) -> str:
-    """The text with its pieces exchanged; they do not overlap."""
-    for start, end, new in sorted(pieces, reverse=True):
+class Span(NamedTuple):
+    """A part of a text and what is to stand there; the names are of the settings that it changes."""
+
+    start: int
+    end: int
+    new: str
+    names: tuple[str, ...] = ()
+
+
+def splice(text: str, spans: Iterable[Span]) -> str:
+    """The text with its spans exchanged; they do not overlap."""
+    for start, end, new, _ in sorted(spans, reverse=True):
         text = text[:start] + new + text[end:]
     return text
+
+
+def spans_of(text: str, pieces: Iterable[tuple[str, Piece]], by_lines: bool) -> list[Span]:
+    """Pieces, each with the name of a setting, as spans in their order; what is in the same line is one span.
+
+    Args:
+        text: of the pieces.
+        pieces: of the text.
+        by_lines: whether an item that has its lines for itself goes with them, and the comma before it stays.
+    """
+    spans, gone = list[Span](), list[Span]()
+    for name, piece in pieces:
+        lines = whole_lines(text, piece.start, piece.end) if by_lines and piece.new is None else None
+        if piece.new is None and lines is None:
+            gone.append(Span(piece.start, piece.end, "", (name,)))
+        else:
+            spans.append(Span(*(lines or (piece.start, piece.end)), piece.new or "", (name,)))
+    runs = list[Span]()  # of neighbours that go, with what is between them
+    for span in sorted(gone):
+        if runs and re.fullmatch(r"\s*,\s*", text[runs[-1].end : span.start]):
+            runs[-1] = Span(runs[-1].start, span.end, "", runs[-1].names + span.names)
+        else:
+            runs.append(span)
+    for run in runs:
+        after, before = re.match(r"\s*,\s*", text[run.end :]), re.search(r"\s*,\s*$", text[: run.start])
+        if after:
+            run = run._replace(end=run.end + after.end())
+        elif before:
+            run = run._replace(start=before.start())
+        spans.append(run)
+    joined = list[Span]()
+    for span in sorted(spans):
+        last = joined[-1] if joined else None
+        if last is not None and "\n" not in text[max(last.start, last.end - 1) : span.start]:
+            new = last.new + text[last.end : span.start] + span.new
+            joined[-1] = Span(last.start, span.end, new, tuple(dict.fromkeys(last.names + span.names)))
+        else:
+            joined.append(span)
+    return joined
 
 
 def whole_lines(text: str, start: int, end: int) -> tuple[int, int] | None:
@@ -93,19 +162,6 @@ def whole_lines(text: str, start: int, end: int) -> tuple[int, int] | None:
     last = len(text) if last < 0 else last + 1
     rest = text[end:last].lstrip(", \t").rstrip()
     return (first, last) if not text[first:start].strip() and (not rest or rest.startswith("#")) else None
-
-
-def removals(text: str, start: int, end: int) -> Iterator[Piece]:
-    """What may remove an item that commas, or lines, separate from others: its whole lines; the comma after it, or
-    before it, as well; or it alone. Which of them is right shows when the text is read again."""
-    after, before = re.match(r"\s*,\s*", text[end:]), re.search(r"\s*,\s*$", text[:start])
-    if (lines := whole_lines(text, start, end)) is not None:
-        yield *lines, ""
-    if after:
-        yield start, end + after.end(), ""
-    if before:
-        yield before.start(), end, ""
-    yield start, end, ""
 
 
 def plain(value: Value) -> Value:
@@ -123,18 +179,15 @@ def parsed(text: str) -> Value:
     """The value of a text in Python, YAML or a command line: a literal, or arithmetic with numbers; else the text."""
     code = {"true": "True", "false": "False", "null": "None"}.get(text.strip().lower(), text.strip())
     try:
-        tree = ast.parse(code, mode="eval")
-        if all(isinstance(node, _ARITHMETIC) and _is_small(node) for node in ast.walk(tree)):
-            return eval(compile(tree, "", "eval"), {"__builtins__": {}})  # numbers and signs, nothing else
-        return ast.literal_eval(tree)
+        return _value(ast.parse(code, mode="eval").body)
     except (ValueError, SyntaxError, TypeError, ArithmeticError, MemoryError, RecursionError):
         return text.strip().strip("\"'")
 
 
-def _is_small(node: ast.AST) -> bool:
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, (int, float))
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        exponent = node.right.operand if isinstance(node.right, ast.UnaryOp) else node.right
-        return isinstance(exponent, ast.Constant) and abs(exponent.value) <= LARGEST_EXPONENT
-    return True
+def _value(node: ast.expr) -> Value:
+    if not isinstance(node, ast.BinOp) or type(node.op) not in _OPERATORS:
+        return ast.literal_eval(node)
+    left, right = _value(node.left), _value(node.right)
+    if not (is_number(left) and is_number(right)) or (isinstance(node.op, ast.Pow) and abs(right) > LARGEST_EXPONENT):
+        raise ValueError(node)
+    return _OPERATORS[type(node.op)](left, right)

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from bisect_cfg.probe.protocol import Opened
-from bisect_cfg.rewrite.edits import edits_for, places_of
+from bisect_cfg.rewrite.edits import edits_for
+from bisect_cfg.rewrite.places import places_of
 from bisect_cfg.rewrite.recommended import Change
 from bisect_cfg.rewrite.safe_config import safe_config
 from bisect_cfg.runner.traces import Traces
@@ -28,6 +29,7 @@ reward_funcs:
 learning_rate: 2.0e-02   # bold
 beta: 0.1
 """
+TOKEN = "hf_" + "a1B2" * 8
 DEFAULTS = {"learning_rate": 5e-5, "beta": 0.0, "adam_epsilon": 1e-8, "hub_token": None}
 
 
@@ -69,32 +71,15 @@ def test_the_users_own_file_with_the_changed_line(tmp_path: Path, how: str) -> N
     assert yaml.safe_load(text) == {**yaml.safe_load(RECIPE), "learning_rate": 1e-6}
 
 
-def test_a_flag_that_won_over_the_file_is_written_into_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("file", "arguments"), [
+    (RECIPE.replace("learning_rate: 2.0e-02   # bold\n", ""), ("--learning_rate", "2e-2")),
+    (f"{RECIPE}hub_token: {TOKEN}\n# my token: {TOKEN}\n", ()),
+])  # fmt: skip
+def test_where_not_all_is_in_that_file_or_a_secret_is_it_is_the_training_config(tmp_path, file, arguments) -> None:
     path = tmp_path / "recipe.yaml"
-    path.write_text(RECIPE.replace("learning_rate: 2.0e-02   # bold\n", ""))
-    text = safe(answer(tmp_path, "--config", str(path), "--learning_rate", "2e-2"), learning_rate=(0.02, 1e-6))
-    assert yaml.safe_load(text)["learning_rate"] == 1e-6 and "reward_funcs" in text
-    assert "# --learning_rate 2e-2 (leave it out of the command)" in text
-
-
-def test_what_the_script_sets_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.yaml"
-    path.write_text(RECIPE.replace("beta: 0.1\n", ""))
-    script = "parser.add_argument('--beta', default=0.1)\n"
-    text = safe(answer(tmp_path, str(path), script=script), learning_rate=(0.02, 1e-6), beta=(0.1, 0.0))
-    assert yaml.safe_load(text)["learning_rate"] == 1e-6 and "# beta: 0.0 (set it in the script)" in text
-
-
-def test_secrets_of_the_file_are_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.yaml"
-    token = "hf_" + "a1B2" * 8
-    path.write_text(f"{RECIPE}hub_token: {token}\n# my token: {token}\n")
-    text = safe(answer(tmp_path, str(path)), learning_rate=(0.02, 1e-6))
-    assert (
-        token not in text
-        and "hub_token (as in recipe.yaml)" in text
-        and yaml.safe_load(text).keys() == yaml.safe_load(RECIPE).keys()
-    )
+    path.write_text(file)
+    text = safe(answer(tmp_path, "--config", str(path), *arguments), learning_rate=(0.02, 1e-6))
+    assert yaml.safe_load(text) == {"learning_rate": 1e-6, "beta": 0.1} and TOKEN not in text
 
 
 def test_of_a_folder_of_files_the_one_that_changes(tmp_path: Path) -> None:
