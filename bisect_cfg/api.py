@@ -20,6 +20,7 @@ from bisect_cfg import interrupts
 from bisect_cfg.common.configuration import Status, Value, check_value
 from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.common.json_files import JsonObject
+from bisect_cfg.common.words import program
 from bisect_cfg.errors import InputError
 from bisect_cfg.options import OPTIONS, BisectOptions, Options, options_of, with_options
 from bisect_cfg.probe.redact import HIDDEN, mask_arguments
@@ -42,7 +43,7 @@ from bisect_cfg.targets.script import Script, find_script, interpreter
 from bisect_cfg.targets.suggestions import check_name
 
 if TYPE_CHECKING:
-    from bisect_cfg.report.asked_run import Wanted
+    from bisect_cfg.report.events import Wanted
     from bisect_cfg.report.notebook import Asks, StudyReport
     from bisect_cfg.report.recorded import Recorded
 
@@ -204,7 +205,7 @@ Again = Callable[[Path, str, Value], str]
 def _typed_again(study: Path, name: str, value: Value, command: str = "recommend") -> str:
     """As one types it."""
     words = ["--", *value] if isinstance(value, list) else [f"--{name}", *([] if value is True else [str(value)])]
-    return f"bisect-cfg {command} {shlex.quote(str(study))} {shlex.join(words)}"
+    return f"{program()} {command} {shlex.quote(str(study))} {shlex.join(words)}"
 
 
 def _loaded(study: Path, name: str, value: Value) -> str:

@@ -210,7 +210,7 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
 
     Exit status: 0 isolated; 1 nothing to isolate (yours passes, or the good configuration fails); 2 wrong usage or
     input, or the system refused something; 3 inconclusive, or something that the trials read has changed; 70 a fault of
-    bisect-cfg; 130 interrupted.
+    bisect-cfg; 130 interrupted, 143 by SIGTERM.
     """
     shown = {name: options.pop(name) for name in OUTPUT}
     given = options_of(options)
@@ -243,7 +243,7 @@ def recommend(study: str, arguments: tuple[str, ...], trust: bool, **options: An
       bisect-cfg recommend STUDY --keep learning_rate  if anything else helps
 
     Exit status: 0 a verified configuration was found; 2 wrong usage or input; 3 none was found, or not everything is
-    settled; 130 interrupted (run the same command again to continue).
+    settled; 130 interrupted, 143 by SIGTERM (run the same command again to continue).
     """
     shown = {name: options.pop(name) for name in OUTPUT}
     given = {name: value for name, value in options.items() if value is not None and value != ()}

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
+import sys
 from collections.abc import Collection, Mapping, Sequence
 
 from bisect_cfg.common.configuration import Value
 from bisect_cfg.probe.redact import scrub
+
+PROGRAM = "bisect-cfg"
 
 NAMED = 5
 """So many settings are named; of more, their number is said."""
@@ -72,6 +77,17 @@ def count(number: int, noun: str) -> str:
 def short_path(path: str | os.PathLike[str]) -> str:
     """A path relative to where the user is, if it lies there."""
     return os.fspath(path).removeprefix(os.path.join(os.getcwd(), ""))
+
+
+def program() -> str:
+    """How the user calls `bisect-cfg`: by its name where that is on the PATH, else as it was called this time."""
+    called, found = sys.argv[0] if sys.argv else "", shutil.which(PROGRAM)
+    if os.path.basename(called) == PROGRAM and os.path.isfile(called):
+        if found is None or not os.path.samefile(found, called):
+            return shlex.quote(short_path(called))
+    elif called.endswith(os.path.join("bisect_cfg", "__main__.py")) and found is None:
+        return f"{shlex.quote(short_path(sys.executable))} -m bisect_cfg"
+    return PROGRAM
 
 
 def percent(share: float) -> str:

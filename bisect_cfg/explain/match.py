@@ -14,11 +14,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bisect_cfg.common.conditions import evaluate, facts_of
+from bisect_cfg.common.conditions import evaluate, facts_of, with_bare_names
 from bisect_cfg.common.configuration import Configuration
 from bisect_cfg.common.failures.signals import SENT_BY_OTHERS, reported_signal
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.types import Fingerprint
+from bisect_cfg.common.words import show
 from bisect_cfg.explain import hang, metric_facts
 from bisect_cfg.explain.events import NATIVE, RAISED, Event, cause_of, worked_after
 from bisect_cfg.explain.knowledge import Case, Clue, Entry
@@ -169,6 +170,8 @@ def examine(
         told["task"] = (
             "rl" if any("reward" in row.values for one in readings for row in one.rows.rows) else "supervised"
         )
+    rates = [row.values["learning_rate"] for one in readings for row in one.rows.rows if "learning_rate" in row.values]
+    traced = {"learning_rate": max(rates)} if rates else {}  # a warmup begins at 0, a schedule ends there
     found = _lines_of_clues(logs, entries)
     for reading in readings:
         for name, rows in metric_facts.facts(reading.rows.rows).items():
@@ -185,7 +188,7 @@ def examine(
         if seen:
             found.setdefault(seen, [])
     return Run(
-        readings, {**told, **(environment or {})}, {**told.get("settings", {}), **(configuration or {})},
+        readings, {**told, **(environment or {})}, {**traced, **told.get("settings", {}), **(configuration or {})},
         found, cause, events,
     )  # fmt: skip
 
@@ -297,7 +300,7 @@ def _match(entry: Entry, run: Run) -> Match | None:
         score,
         tuple(_most_telling(lines, run)),
         case,
-        _named(entry, case, found),
+        _named(entry, case, run),
         tuple(one.asks for one in checked if one.holds is None),
         _may_lead(entry, run, present, lines, worth, of_metrics) and _applies(entry, run, checked),
         max((len(clue.words[0]) for clue in present if clue.words), default=0),
@@ -400,9 +403,11 @@ def _case(entry: Entry, run: Run) -> Case | None:
     return None
 
 
-def _named(entry: Entry, case: Case | None, found: Mapping[Clue, Sequence[Line]]) -> dict[str, str]:
-    """What the named groups of the patterns caught."""
-    named: dict[str, str] = {}
+def _named(entry: Entry, case: Case | None, run: Run) -> dict[str, str]:
+    """What the named groups of the patterns caught, and the settings that decided for the case."""
+    found, settings = run.found, with_bare_names(run.configuration)
+    asked = case.conditions.get("parameters", {}) if case else {}
+    named = {name: show(settings[name]) for name in asked if name in settings}
     clues = (*entry.any, *(clue for group in entry.all for clue in group), *(case.any if case else ()))
     for clue in clues:
         for line in found.get(clue, ()) if clue.kind == "line" and "(?P<" in clue.value else ():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from bisect_cfg.common.text import WIDEST, wrapped
 from bisect_cfg.common.types import Json
+from bisect_cfg.common.words import PROGRAM, program
 from bisect_cfg.explain.explanation import Explanation
 from bisect_cfg.explain.match import Line, Match
 
@@ -27,6 +29,9 @@ LABEL = 8
 SCHEMA = 2
 """Version of what --json prints."""
 
+_ONLY_LOOKS = re.compile(r"\?(?:\s|$)|^(?:py-spy|nvidia-smi|dmesg|print|read|look at|compare|count|check)\b")
+"""A step that asks or looks, and changes nothing."""
+
 
 def render(explanation: Explanation, paths: Sequence[str] = (), everything: bool = False) -> str:
     """The explanation as plain text.
@@ -41,7 +46,7 @@ def render(explanation: Explanation, paths: Sequence[str] = (), everything: bool
         return _nothing(explanation, width)
     head = _head(explanation, width, everything)
     steps = explanation.steps if everything else explanation.steps[:STEPS]
-    fix = _numbered("FIX", steps, width)
+    fix = _numbered(steps, width)
     why = _why(explanation, width)
     foot = []
     lead = explanation.lead
@@ -49,16 +54,17 @@ def render(explanation: Explanation, paths: Sequence[str] = (), everything: bool
         sources = ["measured with tiny models on a CPU" if one == "measured" else one for one in lead.entry.sources]
         shown = sources if everything else sources[:1]
         foot += _labelled("SOURCE", [f"{one}  [{lead.entry.id}]" if one is shown[-1] else one for one in shown])
-    foot += _labelled("TRY", [explanation.command]) if explanation.command else []
+    typed = explanation.command.replace(PROGRAM, program(), 1)
+    foot += _labelled("TRY", [typed]) if typed else []
     if everything:
         return "\n".join([*head, "", *fix, *why, *_rest(explanation, width), *foot])
     given = " ".join(paths) or "LOG"
     more = bool(explanation.others or explanation.mentioned) or len(explanation.steps) > STEPS
-    foot += _labelled("MORE", [f"bisect-cfg explain {given} --all"]) if more else []
+    foot += _labelled("MORE", [f"{program()} explain {given} --all"]) if more else []
     room = SHORT - len(head) - 1 - len(foot)
     while len(fix) > max(room - min(len(why), 1), 2) and len(steps) > 1:
         steps = steps[:-1]
-        fix = _numbered("FIX", steps, width)
+        fix = _numbered(steps, width)
     return "\n".join([*head, "", *fix, *why[: max(room - len(fix), 0)], *foot])
 
 
@@ -171,7 +177,7 @@ def _nothing(explanation: Explanation, width: int) -> str:
             wrapped(said, width, "", ""),
             f"  {_at(explanation.stands)}: {explanation.stands.text[:LONGEST_EVIDENCE]}",
         ]
-        return "\n".join([*lines, "", *_numbered("FIX", explanation.steps, width)])
+        return "\n".join([*lines, "", *_numbered(explanation.steps, width)])
     read = f"{explanation.lines:,} lines" + (f" and {explanation.rows:,} rows of metrics" if explanation.rows else "")
     said = f"No failure found in {read}."
     if not explanation.rows:
@@ -193,9 +199,12 @@ def _labelled(label: str, texts: Sequence[str], width: int = 0) -> list[str]:
     return lines
 
 
-def _numbered(label: str, steps: Sequence[str], width: int) -> list[str]:
-    lines = []
+def _numbered(steps: Sequence[str], width: int) -> list[str]:
+    """The steps, each behind what it is: FIX, or CHECK for one that only asks or looks."""
+    lines, before = [], ""
     for number, step in enumerate(steps, 1):
-        first = f"{label if number == 1 else '':<{LABEL}}"
+        label = "CHECK" if _ONLY_LOOKS.search(step) else "FIX"
+        first = f"{'' if label == before else label:<{LABEL}}"
         lines += wrapped(step, width, f"{first}{number}. ", " " * (LABEL + 3)).split("\n")
+        before = label
     return lines

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,12 @@ import msgspec
 from bisect_cfg.common.configuration import Purpose, Status, equal
 from bisect_cfg.common.files import load_json, read_text
 from bisect_cfg.common.json_files import JsonObject, strict, write_json
+from bisect_cfg.doctor.placement import PlacementFinding
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask
+from bisect_cfg.remedy.alternatives import Published
 from bisect_cfg.rewrite.recommended import Change, Part, ShownEdit, Unplaced
-from bisect_cfg.store.causes import Claim, TrialRow
+from bisect_cfg.store.causes import Claim, Correction, TrialRow
 
 SCHEMA = 1
 """Version of result.json; raised when a key changes its meaning or goes away."""
@@ -28,6 +29,9 @@ SCHEMA = 1
 FILE = "result.json"
 
 EXIT_STATUS = {Status.ISOLATED: 0, Status.NO_FAILURE: 1, Status.BASELINE_FAILS: 1, Status.INCONCLUSIVE: 3}
+
+UNTRIED = "untried"
+"""The status of an alternative that no run says anything about."""
 
 RUNNING, UNFINISHED, EMPTY = "running", "unfinished", "empty"
 """What a study without an answer has as its status."""
@@ -71,13 +75,6 @@ class Cause(Part):
     watched: int | None = None
     command: str | None = None
     config: ConfigFile | None = None
-
-
-class Correction(Part):
-    """Settings whose reset to good cures the bad configuration."""
-
-    parameters: tuple[str, ...]
-    passes: Claim
 
 
 class Masking(Part):
@@ -126,20 +123,11 @@ class Where(Part):
     native_frames: tuple[str, ...] = ()
 
 
-class Finding(Part):
-    """Something odd about where the models were."""
-
-    kind: str
-    text: str
-    issue: str | None = None
-    source: str | None = None
-
-
 class Placement(Part):
     """Where the models of the user's own run were when it began to train, by rank."""
 
     ranks: dict[str, Any]
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[PlacementFinding, ...] = ()
 
 
 class KnownIssue(Part):
@@ -192,15 +180,6 @@ class Range(Part):
     shown: str = ""
 
 
-class Published(Part):
-    """What a recipe uses for a setting: context, no evidence."""
-
-    value: Any
-    recipe: str
-    source: str = ""
-    note: str = ""
-
-
 class Remedy(Part):
     """A configuration next to the user's own, and what is known of it."""
 
@@ -235,6 +214,12 @@ class Recommendation(Remedy):
     unplaced: tuple[Unplaced, ...] = ()
     command: str | None = None
 
+    @property
+    def can_be_applied(self) -> bool:
+        """Whether `bisect-cfg apply` can write it into files; it writes all of its edits or none."""
+        files = [edit for edit in self.edits if edit.file is not None]
+        return bool(files) and all(edit.text is not None for edit in files)
+
 
 class Trial(Part):
     """A real run, baselines included; `step`: at which it failed, else how many it trained."""
@@ -262,7 +247,8 @@ class Trial(Part):
 
 
 class Answer(Part):
-    """The whole answer; see docs/result.md."""
+    """The whole answer; see docs/result.md. Of the settings that no trial varied, `not_varied` says why; `unvaried`
+    are those that go by their name (data, places, seeds) and differ from a known default, which is their good value."""
 
     status: str
     trials: tuple[Trial, ...] = ()
@@ -277,6 +263,7 @@ class Answer(Part):
     masking: tuple[Masking, ...] = ()
     reproduction: Reproduction = Reproduction()
     not_varied: dict[str, str] = {}
+    unvaried: dict[str, Levels] = {}
     recommendation: Recommendation | None = None
     rejected: tuple[Remedy, ...] = ()
     known_issue: KnownIssue | None = None
@@ -334,6 +321,29 @@ class Answer(Part):
         value, levels = trial.values.get(name), self.levels[name]
         return "bad" if equal(value, levels.bad) else "good" if equal(value, levels.good) else "other"
 
+    def repeated_by(self, folder: Path) -> dict[str, Path]:
+        """The files that repeat the last passing and the last failing run of the first cause's evidence that have one.
+
+        Where trials began at a checkpoint that is gone, as one of the tool's own is at the end, nothing can be
+        repeated.
+        """
+        checkpoint = self.origin.checkpoint if self.origin is not None else None
+        if not self.causes or (checkpoint is not None and not Path(checkpoint).is_dir()):
+            return {}
+        evidence = self.causes[0].evidence
+        passing = [number for claim in evidence.passes_without.values() for number in claim.trials]
+        trials = {trial.number: trial for trial in self.trials}
+        found = {}
+        for label, numbers, outcome in (
+            ("nearest passing", passing, "pass"),
+            ("minimal failing", evidence.fails.trials, "fail"),
+        ):
+            known = (trials[number] for number in numbers if number in trials)
+            files = [folder / trial.folder / "command.sh" for trial in known if trial.outcome == outcome]
+            if there := [path for path in files if path.exists()]:
+                found[label] = there[-1]
+        return found
+
 
 def trial_of(row: TrialRow, **more: Any) -> Trial:
     """A row of a bisection's report as a trial of the answer."""
@@ -377,9 +387,3 @@ def read_answer(folder: Path) -> Answer | None:
             f"{folder / FILE} cannot be read: {error}.",
             "Run the same `bisect-cfg bisect` command again: no trial is repeated, and the file is rewritten.",
         ) from None
-
-
-def where_of(place: Any) -> Where:
-    """The place that the instrumented run found (`runner.where.Place`)."""
-    run = {"same_failure": place.same_failure, "folder": place.folder, "seconds": round(place.seconds, 2)}
-    return Where(**asdict(place.where), **run, note=place.note)

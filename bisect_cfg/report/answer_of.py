@@ -8,6 +8,8 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+import msgspec
+
 from bisect_cfg.common.configuration import Outcome, Purpose, configuration_of
 from bisect_cfg.common.failures.health import ODDITIES, Symptom
 from bisect_cfg.common.json_files import JsonObject
@@ -20,10 +22,8 @@ from bisect_cfg.report.answer import (
     Answer,
     Cause,
     ConfigFile,
-    Correction,
     Evidence,
     Failure,
-    Finding,
     KnownIssue,
     Levels,
     Masking,
@@ -33,12 +33,11 @@ from bisect_cfg.report.answer import (
     Target,
     Trial,
     Warnings,
+    Where,
     of_plain,
     plain,
     trial_of,
-    where_of,
 )
-from bisect_cfg.report.command_answer import failing_command
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.report.recommendation import recommendation_of, rejected_remedies
 from bisect_cfg.report.sentences import failure as sentence
@@ -51,6 +50,8 @@ from bisect_cfg.store.causes import RETURNED_FALSE, Report, TrialRow, wilson
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.launch_settings import PROCESSES
+from bisect_cfg.targets.pinned import pinned_by_name
+from bisect_cfg.targets.script import by_hand
 
 OF_THE_ENVIRONMENT = ("packages", "gpu", "cuda", "cublas")
 """Conditions of a known issue that make it a problem of the environment, whatever setting triggers it."""
@@ -80,13 +81,14 @@ def answer_of(found: Findings, environment: Fingerprint) -> Answer:
         report.complete,
         failure=failure_of(found.bad_run),
         good_failure=_failure_of_good(found),
-        where=None if found.place is None else where_of(found.place),
+        where=None if found.place is None else msgspec.convert(found.place.to_json(), Where),
         placement=_placement(found.bad_run),
         causes=tuple(_cause(found, cause) for cause in report.causes),
-        corrections=_corrections(report),
+        corrections=report.corrections,
         masking=_masking(report),
         reproduction=_reproduction(report) if found.report is not None or not found.again else _seen_once(found),
         not_varied=dict(found.settings.not_varied) if found.settings is not None else {},
+        unvaried=_unvaried(found),
         recommendation=recommendation_of(found, issue),
         rejected=rejected_remedies(found),
         known_issue=issue,
@@ -118,7 +120,7 @@ def answer_of_report(report: Report) -> Answer:
         complete=report.complete,
         failure=failure,
         causes=tuple(cause_of(cause, text) for cause in report.causes),
-        corrections=_corrections(report),
+        corrections=report.corrections,
         masking=_masking(report),
         reproduction=_reproduction(report),
         notes=report.notes,
@@ -197,7 +199,7 @@ def _placement(run: Run | None) -> Placement | None:
     begun = run.traces.begun
     odd = placement_findings(seen, begun.in_force.get("distributed_type", "") if begun is not None else "")
     ranks = {str(number): [to_json(model) for model in models] for number, models in seen.items()}
-    return Placement(ranks, tuple(Finding(**one.to_json()) for one in odd))
+    return Placement(ranks, tuple(odd))
 
 
 # ----------------------------------------------------------------------------------------------------------- causes
@@ -235,10 +237,25 @@ def _cause(found: Findings, cause: found_causes.Cause) -> Cause:
     text = scrub(sentence(shown, step, placed=not located)) + _counted_otherwise(found, proof.trials)
     more: JsonObject = {}
     if isinstance(found.script, CommandTarget):
-        known = failing_command(found.script, proof.subset or cause.parameters)
-        config = known["config"] and ConfigFile(**known["config"])
-        more = {"command": known["command"], "config": config}
+        more["command"], more["config"] = _failing_command(found.script, proof.subset or cause.parameters)
     return cause_of(cause, text, step, watched=_watched(found, cause), **more)
+
+
+def _failing_command(target: CommandTarget, subset: Iterable[str]) -> tuple[str, ConfigFile | None]:
+    """The whole command with only these settings bad, and the configuration file that it names."""
+    configuration = configuration_of(frozenset(subset), target.sides.good, target.sides.bad)
+    name, config = f"config.{target.template.config_format}", target.config(configuration)
+    env: list[str] = []
+    for variable, value in target.variables(configuration).items():
+        env += ["-u", variable] if value is None else [f"{variable}={value}"]
+    command = by_hand([*(["env", *env] if env else []), *target.words(configuration, name, "FOLDER")])
+    return command, None if config is None else ConfigFile(name, scrub(config))
+
+
+def _unvaried(found: Findings) -> dict[str, Levels]:
+    settings = found.settings
+    apart = {} if settings is None else pinned_by_name(settings.capture, settings.not_varied)
+    return {name: Levels(*both) for name, both in apart.items()}
 
 
 def _watched(found: Findings, cause: found_causes.Cause) -> int | None:
@@ -261,10 +278,6 @@ def _counted_otherwise(found: Findings, trials: Iterable[int]) -> str:
     if found.origin is None or not began or began == found.origin.step:
         return ""
     return f" (its steps take other amounts of data than yours: it began at its step {began}, your {found.origin.step})"
-
-
-def _corrections(report: Report) -> tuple[Correction, ...]:
-    return tuple(Correction(one.parameters, one.passes) for one in report.corrections)
 
 
 def _masking(report: Report) -> tuple[Masking, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bisect_cfg.common.configuration import Outcome, Purpose
+from bisect_cfg.common.configuration import Outcome, Purpose, Value
 from bisect_cfg.common.failures.health import Row
 from bisect_cfg.remedy.order import Left
 from bisect_cfg.remedy.remedy import Attempt
@@ -18,6 +18,10 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.store.causes import Cause, Report
 from bisect_cfg.store.interface import TrialRequest, TrialResult
 from bisect_cfg.targets.factors import Factors
+
+Wanted = str | Collection[str] | Mapping[str, Value]
+"""A run that a reader asks for: names of the settings that are bad, all others good; or values in place of those of the
+bad configuration."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The plots of a study: what is drawn, as plain data in the form of Plotly's figures.
 
 Built without Plotly itself, which takes a third of a second to import and checks every point: a page with two thousand
-trials is made of these as they are, a notebook makes figures of them. Texts of others (names of metrics, values) are
-escaped, since Plotly reads tags in them.
+trials is made of these as they are. `figure_of` and `matrix` make figures for a notebook. Texts of others (names of
+metrics, values) are escaped, since Plotly reads tags in them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import TYPE_CHECKING
 
 from bisect_cfg.common.configuration import Status, Value, is_number
 from bisect_cfg.common.json_files import JsonObject
@@ -19,7 +20,10 @@ from bisect_cfg.common.words import clean, count, show
 from bisect_cfg.remedy.ranges import search_range_of
 from bisect_cfg.report.anonymous import shared
 from bisect_cfg.report.answer import Range, Remedy, Trial
-from bisect_cfg.report.recorded import NO_METRICS, Recorded, finite, tested
+from bisect_cfg.report.recorded import NO_METRICS, Recorded, finite, rows, tested
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 PASS, FAIL, UNRESOLVED, NEUTRAL, ACCENT = "#1f9e7c", "#e0523a", "#d59a1c", "#8b919c", "#5a7fd6"
 """Colours of middle lightness, which stand out on white and on black; red and green differ in blue as well."""
@@ -58,6 +62,19 @@ hide all else."""
 
 NAMED = 8
 """So many of the most suspected factors are named in a plot; the others are grey."""
+
+
+SHADES = [[0.0, "rgba(139,145,156,.12)"], [0.25, "#b9bec7"], [0.5, "#4a5260"], [0.75, "#f0b3a8"], [1.0, FAIL]]
+"""Of the matrix: good, another value, yours; and the last two again in a cause."""
+
+ROW_HEIGHT, AROUND = 22, 90
+"""Pixels of a row of the matrix, and of what is around it."""
+
+MARGINS = {"t": 60, "b": 20, "r": 20}
+"""Around a plot of a notebook, in pixels: a cell has a border of its own."""
+
+COLUMNS = 2
+"""Plots side by side in a notebook."""
 
 
 @dataclass(frozen=True)
@@ -326,3 +343,73 @@ def _band(start: float, end: float, colour: str) -> JsonObject:
         "type": "rect", "xref": "x", "yref": "paper", "x0": start, "x1": end, "y0": 0, "y1": 1, "fillcolor": colour,
         "opacity": 0.13, "line": {"width": 0}, "layer": "below",
     }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------ in a notebook
+
+
+def figure_of(plots: Sequence[Plot], otherwise: str, columns: int = COLUMNS) -> Figure:
+    """Several plots as one figure, each with its title; a figure that says why if there are none."""
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
+
+    if not plots:
+        blank = {"visible": False}
+        said = {"text": otherwise, "showarrow": False, "font": {"size": 15}}
+        return go.Figure().update_layout(template="plotly_white", xaxis=blank, yaxis=blank, annotations=[said])
+    if len(plots) == 1:
+        (one,) = plots
+        made = go.Figure(one.data, one.layout)
+        return made.update_layout(template="plotly_white", title=label(one.title), margin=MARGINS)
+    down = -(-len(plots) // columns)
+    made = make_subplots(down, columns, subplot_titles=[label(one.title) for one in plots])
+    for number, one in enumerate(plots):
+        row, column = number // columns + 1, number % columns + 1
+        made.add_traces(one.data, rows=row, cols=column)
+        layout = {name: value for name, value in one.layout["xaxis"].items() if name != "title"}
+        made.update_xaxes(layout, row=row, col=column)
+        made.update_yaxes({name: v for name, v in one.layout["yaxis"].items() if name != "title"}, row=row, col=column)
+        for shape in one.layout.get("shapes", ()):
+            made.add_shape({**shape, "yref": "y domain"}, row=row, col=column)
+    height = max(one.layout["height"] for one in plots) * down
+    return made.update_layout(template="plotly_white", showlegend=False, height=height, margin=MARGINS)
+
+
+def matrix(recorded: Recorded) -> Figure:
+    """Factors by trials: filled where a trial had the user's value, the outcome on top."""
+    import plotly.graph_objects as go
+
+    answer, levels = recorded.answer, recorded.answer.levels
+    trials = [trial for trial in answer.trials if trial.values]
+    places = list(range(len(trials)))
+    shades = {"good": 0.0, "other": 0.25, "bad": 0.5}
+    z, words = [], []
+    for name in levels:
+        of = [answer.level(trial, name) for trial in trials]
+        guilty = name in answer.guilty
+        z.append([shades[one] + (0.5 if guilty and one != "good" else 0.0) for one in of])
+        words.append([label(f"{name} = {show(trial.values.get(name), name)}") for trial in trials])
+    heat = {
+        "type": "heatmap", "x": places, "y": list(range(1, len(levels) + 1)), "z": z, "text": words,
+        "zmin": 0, "zmax": 1, "colorscale": SHADES, "showscale": False, "xgap": 2, "ygap": 2,
+        "hovertemplate": "trial %{customdata}<br>%{text}<extra></extra>",
+        "customdata": [[trial.number for trial in trials] for _ in levels],
+    }  # fmt: skip
+    outcomes = {
+        "type": "scatter", "mode": "markers", "x": places, "y": [0] * len(trials), "showlegend": False,
+        "marker": {"size": 11, "color": [COLOURS.get(trial.outcome, UNRESOLVED) for trial in trials],
+                   "symbol": ["x" if trial.outcome == "fail" else "circle" for trial in trials]},
+        "text": [
+            "<br>".join(map(label, (f"trial {one.number}: {one.what}", one.came, one.reason)))
+            for one in rows(recorded.only(trials).answer)
+        ],
+        "hovertemplate": "%{text}<extra></extra>",
+    }  # fmt: skip
+    names = ["outcome", *(label(name) for name in levels)]  # by number: a heatmap has every category
+    return go.Figure([heat, outcomes]).update_layout(
+        template="plotly_white",
+        margin=MARGINS,
+        height=AROUND + ROW_HEIGHT * len(names),
+        xaxis={"tickvals": places, "ticktext": [trial.number for trial in trials], "side": "top", "title": "trial"},
+        yaxis={"tickvals": list(range(len(names))), "ticktext": names, "autorange": "reversed", "automargin": True},
+    )

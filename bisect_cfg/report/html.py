@@ -22,9 +22,8 @@ from bisect_cfg.report import figures
 from bisect_cfg.report.anonymous import anonymous, shared
 from bisect_cfg.report.answer import EMPTY, RUNNING, UNFINISHED, Answer
 from bisect_cfg.report.figures import Plot
-from bisect_cfg.report.lines import ARROW, EDIT, GOOD, GUILTY, Line, lines_of, others, repeated_by
-from bisect_cfg.report.recorded import Recorded, read
-from bisect_cfg.report.trial_rows import GLYPHS, WORDS, rows
+from bisect_cfg.report.lines import ARROW, EDIT, GOOD, GUILTY, Line, lines_of, others
+from bisect_cfg.report.recorded import GLYPHS, WORDS, Recorded, read, rows
 from bisect_cfg.store.invocation import lines_of as command_lines_of
 from bisect_cfg.targets.command import telling_word
 
@@ -192,7 +191,7 @@ def commands(answer: Answer, folder: Path | None) -> list[tuple[str, str]]:
     found = [("Your command", own), *([("Isolate it", lines["bisect"])] if lines else [])]
     if folder is not None:
         study = shlex.quote(str(shared(str(folder))))
-        for label, path in repeated_by(answer, folder).items():
+        for label, path in answer.repeated_by(folder).items():
             found.append((f"{label.capitalize()} run", f"sh {study}/{path.relative_to(folder)}"))
         if answer.status == Status.ISOLATED:
             found.append(("Safe values again, surer", f"bisect-cfg recommend {study} --verify-seeds 10"))

@@ -1,7 +1,9 @@
 """The answer as lines of text: what the terminal, report.html, Markdown and the notebook show.
 
 Each line has a label, a text and a kind; an encoder decides on columns and colours. What a tired reader needs comes
-last: CAUSE, FIX, APPLY and MORE. Lines that only add to it are details, which the terminal leaves out without -v.
+last: CAUSE, FIX, APPLY (or RUN) and MORE. APPLY is always the command that writes the change into the user's files, RUN
+the user's own command with the change in it. Lines that only add to it are details, which the terminal leaves out
+without -v.
 """
 
 from __future__ import annotations
@@ -15,20 +17,11 @@ from typing import NamedTuple
 
 from bisect_cfg.common.configuration import Status, Value, equal
 from bisect_cfg.common.failures.health import SILENT_KINDS
-from bisect_cfg.common.words import clean, count, duration, percent, short_path, show
+from bisect_cfg.common.words import PROGRAM, clean, count, duration, percent, short_path, show, with_reasons
 from bisect_cfg.probe.redact import HIDDEN, hides
 from bisect_cfg.remedy.remedy import RemedyStatus
 from bisect_cfg.remedy.threshold import failure_bound, repeats_for
-from bisect_cfg.report.answer import (
-    EMPTY,
-    RUNNING,
-    Answer,
-    Cause,
-    Range,
-    Recommendation,
-    Remedy,
-)
-from bisect_cfg.report.recommendation import UNTRIED
+from bisect_cfg.report.answer import EMPTY, RUNNING, UNTRIED, Answer, Cause, Range, Recommendation, Remedy
 from bisect_cfg.report.sentences import place_lines, since_step
 from bisect_cfg.rewrite.recommended import Change, ShownEdit
 from bisect_cfg.runner.starts import COLD
@@ -53,8 +46,8 @@ VALUE_LENGTH = 200
 EDIT_LENGTH = 60
 """Lines of the user's files that are shown whole; of longer ones, what changes."""
 
-OTHERS_SHOWN, PUBLISHED_SHOWN, TRIALS_SHOWN = 4, 3, 6
-"""So many other remedies, published values of a setting, and trials of a remark are named."""
+NOT_VARIED_SHOWN, OTHERS_SHOWN, TRIALS_SHOWN = 2, 4, 6
+"""So many settings that no trial varied, other remedies, and trials of a remark are named."""
 
 MORE_SEEDS = 10
 """What is suggested to whoever wants to be surer: it rules out failure rates above 26 %."""
@@ -71,18 +64,33 @@ class Line(NamedTuple):
     detail: bool = False
 
 
-def lines_of(answer: Answer, folder: Path | None = None) -> list[Line]:
+class Commands(NamedTuple):
+    """What can be typed about a study: its folder, as it is to be named, and how `bisect-cfg` is called."""
+
+    folder: Path
+    program: str
+
+    def typed(self, name: str, *options: str) -> str:
+        """A command on the study."""
+        return " ".join([self.program, name, shlex.quote(str(self.folder)), *options])
+
+
+def lines_of(answer: Answer, folder: Path | None = None, program: str = PROGRAM) -> list[Line]:
     """The whole answer.
 
     Args:
         answer: of a study, finished or not.
         folder: of the study, as it is to be named in commands; None for a function, which has none.
+        program: how `bisect-cfg` is called in commands.
     """
-    lines = [*_background(answer, folder), *_outcome(answer, folder)]
+    study = None if folder is None else Commands(folder, program)
+    lines = [*_background(answer, program), *_outcome(answer, folder)]
     if answer.causes:
-        lines += [*_causes(answer), *_fix(answer, folder), *_how_to_go_on(answer, folder)]
-    elif folder is not None and answer.status not in (EMPTY, RUNNING):
-        lines.append(Line("MORE", f"bisect-cfg report {shlex.quote(str(folder))} --open", COMMAND))
+        lines += [*_causes(answer), *_fix(answer, study)]
+    if study is not None and answer.causes:
+        lines += _how_to_go_on(answer, study)
+    if study is not None and (answer.causes or answer.status not in (EMPTY, RUNNING)):
+        lines.append(Line("MORE", study.typed("report", "--open"), COMMAND))
     return [line._replace(text=clean(line.text)) for line in lines]
 
 
@@ -105,7 +113,7 @@ def _labelled(label: str, texts: Iterable[str], kind: str = TEXT, detail: bool =
 # ------------------------------------------------------------------------------------------ what stands above the cause
 
 
-def _background(answer: Answer, folder: Path | None) -> Iterator[Line]:
+def _background(answer: Answer, program: str) -> Iterator[Line]:
     yield Line("", _spent(answer), DIM)
     if answer.where is not None:
         yield from _labelled("Where", place_lines(answer.where))
@@ -129,11 +137,12 @@ def _background(answer: Answer, folder: Path | None) -> Iterator[Line]:
         numbers = ", ".join(map(str, warning.trials[:TRIALS_SHOWN])) + (", ..." * (len(warning.trials) > TRIALS_SHOWN))
         yield Line("Note", f"{warning.text} ({numbers}).", NOTE, True)
     if answer.unfinished or answer.causes or answer.status == Status.NO_FAILURE or answer.good_failure is not None:
-        yield from (
-            Line("Note", note, NOTE, not answer.unfinished) for note in answer.notes
-        )  # else the result says them
+        # Else the result says them.
+        yield from (Line("Note", note, NOTE, not answer.unfinished) for note in answer.notes)
     if answer.environments is not None:
-        yield Line("Note", _environments(answer.environments), DIM, True)
+        used = count(answer.environments["used"], "environment")
+        cache = shlex.quote(short_path(answer.environments["folder"]))
+        yield Line("Note", f"Ran in {used} of other packages: {program} envs --env-cache {cache}", DIM, True)
 
 
 def _spent(answer: Answer) -> str:
@@ -142,17 +151,6 @@ def _spent(answer: Answer) -> str:
     how = f", {forked} of them forked from your script" if forked else ""
     took = f" in {duration(answer.seconds)}" if answer.seconds else ""
     return f"{count(len(answer.trials), 'trial')}{took}{how}."
-
-
-def _environments(found: Mapping[str, Value]) -> str:
-    """The environments of trials with other packages, and how to be rid of them."""
-    built = f"{found['built']} built in {duration(found['seconds'])}" if found["built"] else "all there already"
-    size = f"{max(1, round(found['bytes'] / 2**20))} MiB"
-    cache = short_path(found["folder"])
-    return (
-        f"Ran in {count(found['used'], 'environment')} of other packages: {built}, {size}. "
-        f"To remove: bisect-cfg envs prune --env-cache {shlex.quote(cache)}"
-    )
 
 
 # ---------------------------------------------------------------------------------------- how it ended, without a cause
@@ -215,6 +213,23 @@ def _causes(answer: Answer) -> Iterator[Line]:
             f"(95 % interval: {percent(low)} to {percent(high)}).",
         )
     yield Line("", others(answer), TEXT if answer.complete else NOTE)
+    yield from _not_varied(answer)
+
+
+def _not_varied(answer: Answer) -> Iterator[Line]:
+    """What no trial varied though the user's value is another than the known default: a cause may need it."""
+    apart = [
+        f"{name} = {_value(name, levels.bad)} (default: {_value(name, levels.good)})"
+        for name, levels in answer.unvaried.items()
+    ]
+    if apart:
+        left = len(apart) - NOT_VARIED_SHOWN
+        more = f" and {left} more (-v)" if left > 0 else ""
+        yield Line("", f"Not varied: {', '.join(apart[:NOT_VARIED_SHOWN])}{more}.")
+        if left > 0:
+            yield Line("", f"Not varied either: {', '.join(apart[NOT_VARIED_SHOWN:])}.", DIM, True)
+    if answer.not_varied:
+        yield Line("", f"All that no trial varied: {with_reasons(answer.not_varied)}.", DIM, True)
 
 
 def others(answer: Answer) -> str:
@@ -245,10 +260,10 @@ def _cause(label: str, cause: Cause, subject: str, answer: Answer) -> Iterator[L
     if cause.companions:
         pronoun = "it" if len(cause.companions) == 1 else "them"
         reason = f"without {pronoun} they are invalid or end in a different failure"
-        yield Line("", f"These runs also had {', '.join(cause.companions)} as you have {pronoun}: {reason}.")
+        yield Line("", f"All these runs had {', '.join(cause.companions)} as you have {pronoun}: {reason}.")
     if cause.inseparable:
         names = " and ".join(cause.inseparable)
-        yield Line("", f"{names} cannot be told apart: no valid configuration changes only one of them.")
+        yield Line("", f"{names} can only be changed together, so which of them it is stays open.")
     if cause.watched:
         yield Line(
             "", f"Passing runs were watched for {cause.watched} steps: a later failure is not seen.", detail=True
@@ -258,23 +273,24 @@ def _cause(label: str, cause: Cause, subject: str, answer: Answer) -> Iterator[L
 def _claims(cause: Cause, answer: Answer) -> str:
     """``Fails 1/1 with bf16 alone, passes 1/1 without it (trials 9 and 2).``"""
     names = list(cause.parameters)
-    alone = f"{names[0]} alone" if len(names) == 1 else f"these {_NUMBERS.get(len(names), len(names))} alone"
     fails, origin = cause.evidence.fails, answer.origin
-    said, passes = [f"fails {fails.seen}/{fails.runs} with {alone}"], []
-    trials = [fails.trials]
+    said, passes, trials = [f"fails {fails.seen}/{fails.runs} with {_which(names, cause)}"], [], [fails.trials]
     for name, claim in cause.evidence.passes_without.items():
-        others = [one for one in names if one != name]
-        if claim.subset is None:
-            said.append(f"without {name}: {claim.note}")
-            continue
-        only = bool(others) and set(others) == set(claim.subset)
-        which = "without it" if not others else f"with {' and '.join(others)} alone" if only else f"without {name}"
-        noted = f" ({claim.note})" if claim.note else ""
-        passes.append(f"{claim.seen}/{claim.runs} {which}{noted}")
-        trials.append(claim.trials)
+        if claim.subset is not None:
+            noted = f" ({claim.note})" if claim.note else ""
+            passes.append(f"{claim.seen}/{claim.runs} {_rest(name, names, claim)}{noted}")
+            trials.append(claim.trials)
+        elif name not in cause.inseparable:
+            said.append(f"{name} cannot be reset: {claim.note}")
+    for reset in answer.corrections:
+        if cause.inseparable and set(reset.parameters) == set(cause.inseparable):
+            both = "both" if len(reset.parameters) == 2 else "all of them"
+            passes.append(f"{reset.passes.seen}/{reset.passes.runs} with {both} reset")
+            trials.append(reset.passes.trials)
     if passes:
         said.append(f"passes {' and '.join(passes)}")
-    named = f" (trial{_plural(trials)} {_listed(trials)})" if any(trials) else ""
+    plural = "s" if sum(map(len, trials)) > 1 else ""
+    named = f" (trial{plural} {_listed(trials)})" if any(trials) else ""
     since = ""
     if origin is not None:
         since = f" Shown {since_step(origin)}{', and from step 0' if origin.proven_from_start else ''}."
@@ -282,11 +298,21 @@ def _claims(cause: Cause, answer: Answer) -> str:
     return f"{told[0].upper()}{told[1:]}{named}.{since}"
 
 
+def _which(names: Sequence[str], cause: Cause) -> str:
+    """The settings of a cause, after "fails with": alone, where a failing run needs no other one of the user's."""
+    alone = "" if cause.companions else " alone"
+    return f"{names[0]}{alone}" if len(names) == 1 else f"these {_NUMBERS.get(len(names), len(names))}{alone}"
+
+
+def _rest(name: str, names: Sequence[str], claim: Claim) -> str:
+    """The run of a cause without one of its settings, after "passes"."""
+    others = [one for one in names if one != name]
+    if not others:
+        return "without it"
+    return f"with {' and '.join(others)} alone" if set(others) == set(claim.subset or ()) else f"without {name}"
+
+
 _NUMBERS = {2: "two", 3: "three", 4: "four"}
-
-
-def _plural(trials: Sequence[Sequence[int]]) -> str:
-    return "s" if sum(map(len, trials)) > 1 else ""
 
 
 def _listed(trials: Sequence[Sequence[int]]) -> str:
@@ -304,7 +330,7 @@ def _value(name: str, value: Value) -> str:
 # -------------------------------------------------------------------------------------------------------------- the fix
 
 
-def _fix(answer: Answer, folder: Path | None) -> Iterator[Line]:
+def _fix(answer: Answer, study: Commands | None) -> Iterator[Line]:
     found = answer.recommendation
     if found is None and answer.rejected:
         yield Line("FIX", "No remedy trained healthily.", NOTE)
@@ -316,14 +342,10 @@ def _fix(answer: Answer, folder: Path | None) -> Iterator[Line]:
             yield Line("FIX", f"Reset {reset} to the good value: that passes {seen}, all else as yours.")
     if found is None:
         return
-    lines = [*_first(found), *_places(found), *_evidence(found, answer), *_others(found, answer, folder)]
+    first = [Line("", " ".join(found.first.split()))] if found.first else []
+    lines = [*first, *_places(found), *_evidence(found, answer, study), *_others(found, answer, study)]
     lines[0] = lines[0]._replace(label="FIX")
     yield from lines
-
-
-def _first(found: Recommendation) -> Iterator[Line]:
-    if found.first:
-        yield Line("", " ".join(found.first.split()))
 
 
 def _places(found: Recommendation) -> Iterator[Line]:
@@ -338,7 +360,7 @@ def _places(found: Recommendation) -> Iterator[Line]:
             )
         yield Line("", _shown(edit), EDIT)
     for one in found.unplaced:
-        yield Line("", f"{one.setting}: {one.why}; {one.add}.".replace(f"{Path.cwd()}/", ""))
+        yield Line("", f"By hand: {one.add} ({one.why}).".replace(f"{Path.cwd()}/", ""))
     if not found.edits and not found.unplaced:
         yield Line("", _in_words(found.changes) or "your configuration as it is")
 
@@ -360,27 +382,10 @@ def _difference(old: str, new: str, settings: Sequence[str]) -> tuple[str, str]:
     return (shorter[0], shorter[1]) if named else (old, new)
 
 
-def _evidence(found: Recommendation, answer: Answer) -> Iterator[Line]:
+def _evidence(found: Recommendation, answer: Answer, study: Commands | None) -> Iterator[Line]:
     claim = found.evidence
     if found.verified and claim is not None and found.failure_rate_at_most is not None:
-        of = f" of {found.steps} steps" if found.steps else ""
-        seeds = ", each with its own seed" if found.seeds else ""
-        more = MORE_SEEDS if claim.runs < MORE_SEEDS else 2 * claim.runs
-        surer = f" (surer: --verify-seeds {more})" if claim.runs < MORE_SEEDS else ""
-        yield Line(
-            "",
-            f"Healthy in {claim.seen} of {claim.runs} runs{of}{seeds}: this rules out failure rates above "
-            f"{percent(found.failure_rate_at_most)}{surer}.",
-        )
-        rate = answer.reproduction.rate
-        if rate is not None and rate < found.failure_rate_at_most:
-            yield Line(
-                "",
-                f"That may be luck: {percent(rate)} of the runs with the cause failed; --verify-seeds "
-                f"{repeats_for(rate)} would tell.",
-                NOTE,
-            )
-        yield Line("", f"--verify-seeds {more} would rule out those above {percent(failure_bound(more))}.", DIM, True)
+        yield from _verified(found, claim, found.failure_rate_at_most, answer, study)
     elif found.status == RemedyStatus.HEALTHY:
         yield Line("", "Not verified: healthy in short runs only.", NOTE)
     else:
@@ -389,10 +394,31 @@ def _evidence(found: Recommendation, answer: Answer) -> Iterator[Line]:
     if found.full_rate and found.full_rate != "None":
         yield Line("", f"The runs went {found.full_rate}.", DIM, True)
     yield from _ranges(found)
-    for name, change in found.changes.items():
-        yield from _published(name, found, change)
     for name in found.not_kept:
         yield Line("", f"No remedy was found that leaves {name} as it is.", NOTE)
+
+
+def _verified(
+    found: Recommendation, claim: Claim, bound: float, answer: Answer, study: Commands | None
+) -> Iterator[Line]:
+    """How often it trained, and whether that is enough to start with: a failure that shows in few runs may be missed.
+    The rates are details."""
+    of = f" of {found.steps} steps" if found.steps else ""
+    seeds = ", each with its own seed" if found.seeds else ""
+    healthy, rate = f"Healthy in {claim.seen} of {claim.runs} runs{of}{seeds}", answer.reproduction.rate
+    more = MORE_SEEDS if claim.runs < MORE_SEEDS else 2 * claim.runs
+    lucky = rate is not None and rate < bound
+    if rate is not None and lucky:
+        more = max(repeats_for(rate), claim.runs + 1)
+        luck = f"That may be luck, as your settings fail in only {percent(rate)} of the runs."
+        yield Line("", f"{healthy}. {luck} Before you rely on it:", NOTE)
+    else:
+        yield Line("", f"{healthy}: start your training with it.")
+        yield Line("", "To be surer before a long training:", detail=True)
+    if study is not None:
+        yield Line("", study.typed("recommend", f"--verify-seeds {more}"), COMMAND, not lucky)
+    rules_out = f"{count(claim.runs, 'healthy run')} rule{'s' * (claim.runs == 1)} out failure rates above"
+    yield Line("", f"{rules_out} {percent(bound)}, {more} those above {percent(failure_bound(more))}.", DIM, True)
 
 
 def _ranges(found: Remedy) -> Iterator[Line]:
@@ -415,18 +441,7 @@ def _range(name: str, known: Range) -> str:
     return f"{name}: short runs were healthy {up}, not at {show(known.not_from)}{why}{open_end}."
 
 
-def _published(name: str, found: Remedy, change: Change) -> Iterator[Line]:
-    """Context only: a published value that is the user's own, or meant for something else, says so."""
-    shown: dict[str, str] = {}
-    for one in found.published.get(name, ()):
-        remarks = [one.note, "as you have it" if equal(one.value, change.before) else ""]
-        shown.setdefault(show(one.value), "; ".join(filter(None, [one.recipe, *remarks])))
-    if shown:
-        listed = ", ".join(f"{value} ({recipe})" for value, recipe in list(shown.items())[:PUBLISHED_SHOWN])
-        yield Line("", f"Published for {name}: {listed}.", DIM, True)
-
-
-def _others(found: Recommendation, answer: Answer, folder: Path | None) -> Iterator[Line]:
+def _others(found: Recommendation, answer: Answer, study: Commands | None) -> Iterator[Line]:
     """The other remedies: verified ones, those that were given up, and what is known and was not tried."""
     verified = [remedy for remedy in found.alternatives if remedy.verified]
     for remedy in verified[:OTHERS_SHOWN]:
@@ -436,9 +451,8 @@ def _others(found: Recommendation, answer: Answer, folder: Path | None) -> Itera
     if left:
         names = "; or ".join(_in_words(one.changes) for one in left)
         yield Line("", f"Not verified: {names} instead.", DIM)
-        if folder is not None:
-            more = 1 + len(verified) + len(left)
-            verify = f"bisect-cfg recommend {shlex.quote(str(folder))} --remedies {more}"
+        if study is not None:
+            verify = study.typed("recommend", f"--remedies {1 + len(verified) + len(left)}")
             yield Line("", f"To verify them as well: {verify}", DIM, True)
     for remedy in found.alternatives:
         if remedy.status == RemedyStatus.REJECTED:
@@ -474,37 +488,11 @@ def _in_words(changes: Mapping[str, Change]) -> str:
 # --------------------------------------------------------------------------------------------------------- how to go on
 
 
-def _how_to_go_on(answer: Answer, folder: Path | None) -> Iterator[Line]:
-    if folder is None:
-        return
-    study, found = shlex.quote(str(folder)), answer.recommendation
+def _how_to_go_on(answer: Answer, study: Commands) -> Iterator[Line]:
+    found = answer.recommendation
+    if found is not None and found.can_be_applied:
+        yield Line("APPLY", study.typed("apply"), COMMAND)
     if found is not None and found.command:
-        yield Line("APPLY", found.command, COMMAND)
-    elif found is not None and any(edit.file is not None for edit in found.edits):
-        yield Line("APPLY", f"bisect-cfg apply {study}", COMMAND)
-    for label, path in repeated_by(answer, folder).items():
+        yield Line("RUN", found.command, COMMAND)
+    for label, path in answer.repeated_by(study.folder).items():
         yield Line("", f"The {label} run again:  sh {shlex.quote(str(path))}", COMMAND, True)
-    yield Line("MORE", f"bisect-cfg report {study} --open", COMMAND)
-
-
-def repeated_by(answer: Answer, folder: Path) -> dict[str, Path]:
-    """The files that repeat the last passing and the last failing run of the first cause's evidence that have one.
-
-    Where trials began at a checkpoint that is gone, as one of the tool's own is at the end, nothing can be repeated.
-    """
-    checkpoint = answer.origin.checkpoint if answer.origin is not None else None
-    if not answer.causes or (checkpoint is not None and not Path(checkpoint).is_dir()):
-        return {}
-    evidence = answer.causes[0].evidence
-    passing = [number for claim in evidence.passes_without.values() for number in claim.trials]
-    trials = {trial.number: trial for trial in answer.trials}
-    found = {}
-    for label, numbers, outcome in (
-        ("nearest passing", passing, "pass"),
-        ("minimal failing", evidence.fails.trials, "fail"),
-    ):
-        known = (trials[number] for number in numbers if number in trials)
-        files = [folder / trial.folder / "command.sh" for trial in known if trial.outcome == outcome]
-        if there := [path for path in files if path.exists()]:
-            found[label] = there[-1]
-    return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -80,17 +80,11 @@ def described(attempt: Attempt, settings: Factors) -> str:
     return f"{', '.join(changes) or 'your configuration'}{seed}"
 
 
-def run_line(number: int, asked: str, attempt: Attempt, health: Health, seconds: float) -> Text:
-    """One run in one line."""
-    word, style = ("healthy", "green") if health.healthy else ("unhealthy", "red")
-    steps = words.count(attempt.steps, "step") if attempt.steps > 1 else "passes"
-    said = steps if health.healthy else sentences.unhealthy(health)
-    return Text.assemble(
-        (f"{number:>4}  ", "dim"),
-        (f"{word:<{OUTCOME_WIDTH}}", style),
-        f" {asked}",
-        (f"  ({said}, {words.duration(seconds)})", "dim"),
-    )
+def _run_line(number: int, word: str, style: str, asked: str, *said: str) -> Hanging:
+    """One run in one line: what came out in a word, what it tested, and what else there is to say."""
+    told = f"  ({', '.join(filter(None, said))})"
+    row = Text.assemble((f"{number:>4}  ", "dim"), (f"{word:<{OUTCOME_WIDTH}}", style), f" {asked}", (told, "dim"))
+    return Hanging(row, rest=OUTCOME_WIDTH + 7)
 
 
 class Quiet(Listener):
@@ -247,8 +241,11 @@ class View(Listener):
 
     def safe_run_finished(self, number: int, attempt: Attempt, health: Health, seconds: float) -> None:
         self._running.pop(number, None)
-        row = run_line(number, described(attempt, self._settings), attempt, health, seconds)
-        self._line(Hanging(row, rest=OUTCOME_WIDTH + 7))
+        word, style = ("healthy", "green") if health.healthy else ("unhealthy", "red")
+        steps = words.count(attempt.steps, "step") if attempt.steps > 1 else "passes"
+        said = steps if health.healthy else sentences.unhealthy(health)
+        asked = described(attempt, self._settings)
+        self._line(_run_line(number, word, style, asked, said, words.duration(seconds)))
 
     # ------------------------------------------------------------------------------------------------ what is shown
 
@@ -274,13 +271,8 @@ class View(Listener):
         else:
             said = f"step {result.step_of_training}" if result.step else "before training"
         word, style = OUTCOMES[outcome]
-        row = Text.assemble(
-            (f"{event.request.number:>4}  ", "dim"),
-            (f"{word:<{OUTCOME_WIDTH}}", style),
-            f" {self._asked(event.request)}",
-            (f"  ({', '.join(filter(None, (said, words.duration(result.seconds))))})", "dim"),
-        )
-        self._line(Hanging(row, rest=OUTCOME_WIDTH + 7))
+        asked = self._asked(event.request)
+        self._line(_run_line(event.request.number, word, style, asked, said, words.duration(result.seconds)))
 
     def _render(self) -> Group:
         name, detail = self._phase
@@ -293,7 +285,6 @@ class View(Listener):
         if seeking and self._safe_left is not None:
             runs, seconds = self._safe_left.runs, self._safe_left.seconds
             head.append(f": {_to_go(runs, seconds)} if verifications are healthy", style="not bold")
-        parts: list[RenderableType] = [Text.assemble(head, (f"  {elapsed}", "dim"))]
         rows = Table.grid(padding=(0, 2))
         begins = "running" if self._settings and not self._settings.seen else "importing, loading, then training"
         trials = list(self._running.items())  # a trial's own thread may add its steps
@@ -305,7 +296,7 @@ class View(Listener):
                 rows.add_row(Text("  learned", style="dim"), Text(self._learned))
             for label, content in self._board(progress, width):
                 rows.add_row(Text(f"  {label}", style="dim"), content)
-        return Group(*parts, rows)
+        return Group(Text.assemble(head, (f"  {elapsed}", "dim")), rows)
 
     def _board(self, progress: Progress, width: int) -> Iterator[tuple[str, Text]]:
         """Every factor: cause, suspected (how much), or ruled out."""

@@ -14,8 +14,7 @@ from bisect_cfg.report.anonymous import anonymous, shared
 from bisect_cfg.report.answer import Answer, Levels, plain
 from bisect_cfg.report.html import STATUS, commands, title_of
 from bisect_cfg.report.lines import as_text, lines_of
-from bisect_cfg.report.recorded import Recorded
-from bisect_cfg.report.trial_rows import rows
+from bisect_cfg.report.recorded import Recorded, rows
 
 LONGEST_LINE = 800
 """Characters of a log's line that are shown, for the same reason: one may hold a batch, or a picture in base64."""
@@ -41,8 +40,7 @@ def as_markdown(recorded: Recorded) -> str:
 
 def _head(answer: Answer, folder: Path | None) -> Iterator[str]:
     yield f"### bisect-cfg: {_code(title_of(answer))}, {STATUS.get(answer.status, '')}"
-    of_this_machine = ("APPLY", "MORE", "LOG")
-    yield _block(as_text([line for line in lines_of(answer) if line.label not in of_this_machine], details=False))
+    yield _block(as_text([line for line in lines_of(answer) if line.label not in ("RUN", "LOG")], details=False))
 
 
 def _configuration(answer: Answer) -> Iterator[str]:

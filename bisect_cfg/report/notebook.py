@@ -1,45 +1,43 @@
-"""A study in a notebook: the report with its plots as Plotly's figures, and what was traced as frames."""
+"""A study in a notebook: the report with its plots as Plotly's figures, what was traced as frames, and runs of the
+reader's own.
+
+Notebooks are shared with their outputs: what a cell shows is made anonymous, what is read of the report is as it was.
+"""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs, to_builtins
 
-from bisect_cfg.common.configuration import Outcome
+from bisect_cfg.common.configuration import Configuration, Outcome
 from bisect_cfg.common.json_files import JsonObject
-from bisect_cfg.common.words import show
+from bisect_cfg.common.words import clean, percent
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask
 from bisect_cfg.report import answer as answered
 from bisect_cfg.report import figures
-from bisect_cfg.report.anonymous import anonymous
-from bisect_cfg.report.answer import EMPTY, UNFINISHED, Answer, of_plain
-from bisect_cfg.report.asked_run import Asked, Wanted, asked_of
-from bisect_cfg.report.factors import Factors, recorded_factors
+from bisect_cfg.report.anonymous import anonymous, shared
+from bisect_cfg.report.answer import EMPTY, UNFINISHED, Answer, Levels, Trial, of_plain
+from bisect_cfg.report.events import Wanted
 from bisect_cfg.report.figures import COLOURS, FAIL, PASS
-from bisect_cfg.report.frames import MARGINS, figure_of, metrics_of
 from bisect_cfg.report.lines import COMMAND, DIM, EDIT, GUILTY, NOTE, TEXT, Line, as_text, lines_of
-from bisect_cfg.report.recorded import Recorded, of_rows, read, tested
-from bisect_cfg.report.trial_rows import rows
-from bisect_cfg.store.causes import Cause, Correction, Evidence, Report, TrialRow
+from bisect_cfg.report.recorded import NO_METRICS, SUSPECTED, Recorded, Row, of_rows, read, rows, tested
+from bisect_cfg.store.causes import Cause, Evidence, Printed, Report, TrialRow
 
 if TYPE_CHECKING:
     import pandas
     from plotly.graph_objects import Figure
 
-SHADES = [[0.0, "rgba(139,145,156,.12)"], [0.25, "#b9bec7"], [0.5, "#4a5260"], [0.75, "#f0b3a8"], [1.0, FAIL]]
-"""Of the matrix: good, another value, yours; and the last two again in a cause."""
+STYLES = {GUILTY: f"color:{FAIL};font-weight:bold", EDIT: f"color:{PASS}", NOTE: f"color:{figures.UNRESOLVED}",
+          DIM: "opacity:.65", COMMAND: "font-family:monospace", TEXT: ""}  # fmt: skip
+"""Of the lines of an answer, by their kind."""
 
-ROW_HEIGHT, AROUND = 22, 90
-"""Pixels of a row of the matrix, and of what is around it."""
-
-COLUMNS = 2
-"""Traces side by side."""
+LEFT = "style='text-align:left'"
 
 _OUTCOMES = {outcome.value for outcome in Outcome}
 
@@ -76,10 +74,16 @@ class StudyReport(Report):
         return self.recorded.folder
 
     @property
-    def factors(self) -> Factors:
-        """The settings that differ: both values of each, and what is known of it. A notebook shows it as a table;
-        `Factors.frame` is a data frame."""
-        return recorded_factors(self.recorded.answer)
+    def _anonymous(self) -> Recorded:
+        return anonymous(self.recorded)
+
+    @property
+    def factors(self) -> pandas.DataFrame:
+        """The settings that differ, one row each, those of a cause first; see `factor_frame`."""
+        answer = self.recorded.answer
+        weighed = [trial.suspicion for trial in answer.trials if trial.suspicion]
+        last = weighed[-1] if weighed and not answer.complete else {}
+        return factor_frame(answer.levels, answer.guilty, last, answer.complete)
 
     def ask(self, wanted: Wanted) -> Asked:
         """Run one more trial, of your own choice, in the same study and in the same way as the others.
@@ -112,7 +116,7 @@ class StudyReport(Report):
             )
         number, recorded = self.asks(wanted)
         object.__setattr__(self, "recorded", recorded)
-        return asked_of(number, recorded)
+        return Asked(number, recorded)
 
     @property
     def trials(self) -> pandas.DataFrame:
@@ -138,53 +142,28 @@ class StudyReport(Report):
     def metrics(self) -> pandas.DataFrame:
         """One row a number that a run traced: trial (its number), outcome of that trial, step, metric (its name),
         value."""
-        return metrics_of(self.recorded, self.recorded.answer.trials)
+        import pandas
+
+        found = [
+            (trial.number, trial.outcome, one["step"], name, float(value))
+            for trial in self.recorded.answer.trials
+            for one in self.recorded.metrics(trial)
+            for name, value in one.items()
+            if name not in NO_METRICS and isinstance(value, (int, float))
+        ]
+        return pandas.DataFrame(found, columns=["trial", "outcome", "step", "metric", "value"])
 
     # ------------------------------------------------------------------------------------------------------- plots
 
     def plot_matrix(self) -> Figure:
         """Factors by trials: filled where a trial had the user's value, the outcome on top."""
-        import plotly.graph_objects as go
-
-        recorded, answer = self._anonymous, self._anonymous.answer
-        levels = answer.levels
-        trials = [trial for trial in answer.trials if trial.values]
-        places = list(range(len(trials)))
-        shades = {"good": 0.0, "other": 0.25, "bad": 0.5}
-        z, words = [], []
-        for name in levels:
-            of = [answer.level(trial, name) for trial in trials]
-            guilty = name in answer.guilty
-            z.append([shades[one] + (0.5 if guilty and one != "good" else 0.0) for one in of])
-            words.append([figures.label(f"{name} = {show(trial.values.get(name), name)}") for trial in trials])
-        heat = {
-            "type": "heatmap", "x": places, "y": list(range(1, len(levels) + 1)), "z": z, "text": words,
-            "zmin": 0, "zmax": 1, "colorscale": SHADES, "showscale": False, "xgap": 2, "ygap": 2,
-            "hovertemplate": "trial %{customdata}<br>%{text}<extra></extra>",
-            "customdata": [[trial.number for trial in trials] for _ in levels],
-        }  # fmt: skip
-        outcomes = {
-            "type": "scatter", "mode": "markers", "x": places, "y": [0] * len(trials), "showlegend": False,
-            "marker": {"size": 11, "color": [COLOURS.get(trial.outcome, figures.UNRESOLVED) for trial in trials],
-                       "symbol": ["x" if trial.outcome == "fail" else "circle" for trial in trials]},
-            "text": [
-                "<br>".join(map(figures.label, (f"trial {one.number}: {one.what}", one.came, one.reason)))
-                for one in rows(recorded.only(trials).answer)
-            ],
-            "hovertemplate": "%{text}<extra></extra>",
-        }  # fmt: skip
-        names = ["outcome", *(figures.label(name) for name in levels)]  # by number: a heatmap has every category
-        return go.Figure([heat, outcomes]).update_layout(
-            template="plotly_white",
-            margin=MARGINS,
-            height=AROUND + ROW_HEIGHT * len(names),
-            xaxis={"tickvals": places, "ticktext": [trial.number for trial in trials], "side": "top", "title": "trial"},
-            yaxis={"tickvals": list(range(len(names))), "ticktext": names, "autorange": "reversed", "automargin": True},
-        )
+        return figures.matrix(self._anonymous)
 
     def plot_suspicion(self) -> Figure:
         """How the suspicion of each factor moved from trial to trial."""
-        return figure_of(list(filter(None, [figures.suspicion(self._anonymous)])), "This study recorded no suspicion.")
+        return figures.figure_of(
+            list(filter(None, [figures.suspicion(self._anonymous)])), "This study recorded no suspicion."
+        )
 
     def plot_traces(self, *metrics: str) -> Figure:
         """What the runs traced, step by step; those that the answer rests on in full.
@@ -192,18 +171,13 @@ class StudyReport(Report):
         Args:
             *metrics: names; none for those that tell most.
         """
-        return figure_of(figures.traces(self._anonymous, metrics), "No run of this study has traced anything.", COLUMNS)
+        return figures.figure_of(figures.traces(self._anonymous, metrics), "No run of this study has traced anything.")
 
     def plot_ranges(self) -> Figure:
         """Safe ranges on their natural scale: asked for, failed, healthy, recommended, published."""
-        return figure_of(figures.ranges(self._anonymous), "No range was looked for in this study.")
+        return figures.figure_of(figures.ranges(self._anonymous), "No range was looked for in this study.", 1)
 
     # -------------------------------------------------------------------------------------------------------- text
-
-    @property
-    def _anonymous(self) -> Recorded:
-        """What is shown: notebooks are shared with their outputs."""
-        return anonymous(self.recorded)
 
     def __repr__(self) -> str:
         return str(self)
@@ -215,30 +189,187 @@ class StudyReport(Report):
         """The notebook's view: the answer, then every trial."""
         recorded = self._anonymous
         lines = (line for line in lines_of(recorded.answer, recorded.folder) if not line.detail)
-        cells = "".join(
-            f"<tr><td>{row.number}</td><td style='text-align:left;color:{COLOURS.get(row.outcome, 'inherit')}'>"
-            f"{html.escape(row.came)}</td><td style='text-align:left'>{html.escape(row.what)}</td>"
-            f"<td style='text-align:left'>{html.escape(row.reason)}</td></tr>"
-            for row in rows(recorded.answer)
+        every = rows(recorded.answer)
+        table = f"<details><summary>every trial</summary>{_table(every)}</details>" if every else ""
+        return f"<table>{''.join(map(_line, lines))}</table>{table}"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run of the reader's own, beside the others of its study.
+
+    Attributes:
+        number: of its trial.
+        recorded: what the study holds.
+    """
+
+    number: int
+    recorded: Recorded = field(repr=False)
+
+    @property
+    def _trial(self) -> Trial:
+        return next(trial for trial in self.recorded.answer.trials if trial.number == self.number)
+
+    @property
+    def outcome(self) -> Outcome:
+        """PASS, FAIL (the failure under study) or UNRESOLVED (another failure)."""
+        return Outcome(self._trial.outcome)
+
+    @property
+    def signature(self) -> str | None:
+        """Of its failure; None if it passed."""
+        return self._trial.signature
+
+    @property
+    def step(self) -> int | None:
+        """At which it failed, or how many it trained; None if that makes no sense."""
+        return self._trial.step
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self._trial.seconds or 0.0
+
+    @property
+    def values(self) -> Configuration:
+        """Of the settings."""
+        return Printed(self._trial.values)
+
+    @property
+    def note(self) -> str:
+        """What it means for the answer, if it contradicts it; "" otherwise."""
+        return _contradiction(self._trial, self.outcome, self.recorded.answer)
+
+    def plot_traces(self, *metrics: str) -> Figure:
+        """What the run traced, step by step, with the runs that the answer rests on.
+
+        Args:
+            *metrics: names; none for those that tell most.
+        """
+        recorded = anonymous(self.recorded)
+        numbers = {*recorded.answer.evidence, self.number}
+        shown = recorded.only(trial for trial in recorded.answer.trials if trial.number in numbers)
+        return figures.figure_of(figures.traces(shown, metrics), "No run has traced anything.")
+
+    def _beside(self) -> list[Row]:
+        """This run, and those that the answer rests on."""
+        every = rows(anonymous(self.recorded).answer)
+        return sorted((row for row in every if row.evidence or row.number == self.number), key=self._is_other)
+
+    def _is_other(self, row: Row) -> bool:
+        return row.number != self.number
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        mine = self._beside()[0]
+        lines = (f"Trial {self.number}: {mine.what}", f"{mine.came}  ({mine.seconds})", shared(self.note))
+        return "\n".join(filter(None, lines))
+
+    def _repr_html_(self) -> str:
+        """What it came to, and the runs of the answer below it."""
+        note = f"<p style='color:{figures.UNRESOLVED}'>{html.escape(shared(self.note))}</p>" if self.note else ""
+        return note + _table(self._beside(), self.number)
+
+
+def _contradiction(trial: Trial, outcome: Outcome, answer: Answer) -> str:
+    levels = answer.levels
+    others = [name for name in trial.values if name not in levels or answer.level(trial, name) == "other"]
+    bad = {name for name in levels if answer.level(trial, name) == "bad"}
+    causes = [set(cause.parameters) for cause in answer.causes]
+    held = [cause for cause in causes if cause <= bad]
+    if outcome is Outcome.PASS and held and not others:
+        named, rate = " with ".join(sorted(held[0])), answer.reproduction.rate
+        if rate is not None and rate < 1:
+            return (
+                f"It has {named} as you have it, and passes: the failure is random, it shows in {percent(rate)} of the "
+                "runs."
+            )
+        return (
+            f"It has {named} as you have it, and passes all the same: the failure is random, or something hides it. "
+            "Run the same bisection again: it takes this run into account."
         )
-        heads = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("trial", "outcome", "tested", "asked"))
-        every = f"<details><summary>every trial</summary><table><tr>{heads}</tr>{cells}</table></details>"
-        return f"<table>{''.join(map(_line, lines))}</table>{every if cells else ''}"
+    if outcome is Outcome.FAIL and causes and not held and not others:
+        return (
+            "It fails without any cause that was found: there is another one. Run the same bisection again: it takes "
+            "this run into account."
+        )
+    if outcome is Outcome.UNRESOLVED and answer.failure is not None and trial.signature != trial.outcome:
+        return f"It ends in another failure than the one under study: {clean(trial.signature or '')}."
+    return ""
 
 
-STYLES = {GUILTY: f"color:{FAIL};font-weight:bold", EDIT: f"color:{PASS}", NOTE: f"color:{figures.UNRESOLVED}",
-          DIM: "opacity:.65", COMMAND: "font-family:monospace", TEXT: ""}  # fmt: skip
+def factor_frame(
+    levels: Mapping[str, Levels], guilty: Collection[str], suspicion: Mapping[str, float], settled: bool
+) -> pandas.DataFrame:
+    """The settings that differ, to be shown: without secrets and names of people.
+
+    Args:
+        levels: name -> good and bad value.
+        guilty: those of a proven cause.
+        suspicion: name -> the probability that it is in a cause, as last weighed.
+        settled: whether there is no cause left to find, so that all others are cleared.
+
+    Returns:
+        One row a setting: name, good, bad, known ("cause", "cleared", "suspected", or "" where nothing is known),
+        suspicion.
+    """
+    import pandas
+
+    def known(name: str) -> str:
+        if name in guilty:
+            return "cause"
+        if settled or suspicion.get(name, 1.0) < SUSPECTED:
+            return "cleared"
+        return "suspected" if name in suspicion else ""
+
+    found = [
+        (shared(name), shared(mask(one.good, name)), shared(mask(one.bad, name)), known(name), suspicion.get(name))
+        for name, one in levels.items()
+    ]
+    return pandas.DataFrame(found, columns=["name", "good", "bad", "known", "suspicion"])
+
+
+# --------------------------------------------------------------------------------------------------------------- HTML
 
 
 def _line(line: Line) -> str:
     left = "text-align:left;vertical-align:top"
     text = f"<span style='{STYLES[line.kind]}'>{html.escape(line.text)}</span>"
-    return f"<tr><th style='{left}'>{line.label}</th><td style='text-align:left'>{text}</td></tr>"
+    return f"<tr><th style='{left}'>{line.label}</th><td {LEFT}>{text}</td></tr>"
+
+
+def _table(shown: Iterable[Row], bold: int | None = None) -> str:
+    """Trials as a table, one of them in bold."""
+    cells = []
+    for row in shown:
+        colour, own = COLOURS.get(row.outcome, "inherit"), " style='font-weight:bold'" if row.number == bold else ""
+        what, came, took, why = map(html.escape, (row.what, row.came, row.seconds, row.reason))
+        cells.append(
+            f"<tr{own}><td>{row.number}</td><td style='text-align:left;color:{colour}'>{came}</td>"
+            f"<td {LEFT}>{what}</td><td {LEFT}>{took}</td><td {LEFT}>{why}</td></tr>"
+        )
+    heads = "".join(f"<th {LEFT}>{one}</th>" for one in ("trial", "outcome", "tested", "took", "asked"))
+    return f"<table><tr>{heads}</tr>{''.join(cells)}</table>"
+
+
+# -------------------------------------------------------------------------------------------------------- the reports
 
 
 def of_folder(folder: Path, asks: Asks | None = None, storage: str | None = None) -> StudyReport:
     """A study from its folder; see `bisect_cfg.load`."""
     return loaded(read(folder, storage), asks)
+
+
+def of_storage(address: str, name: str | None = None) -> StudyReport:
+    """A study of a function from its storage; see `bisect_cfg.load`."""
+    from bisect_cfg.store.rows import stored_trials
+
+    known, trials = stored_trials(address, name)
+    note = "This study has no answer yet: the same Bisection(...).run() goes on where it was."
+    answer = of_plain(known) if known else Answer(UNFINISHED if trials else EMPTY, notes=(note,))
+    return loaded(Recorded(None, structs.replace(answer, trials=of_rows(trials))))
 
 
 def loaded(recorded: Recorded, asks: Asks | None = None) -> StudyReport:
@@ -250,7 +381,7 @@ def loaded(recorded: Recorded, asks: Asks | None = None) -> StudyReport:
     return StudyReport(
         answer.status,
         tuple(map(_cause, answer.causes)),
-        tuple(Correction(one.parameters, one.passes) for one in answer.corrections),
+        answer.corrections,
         answer.complete,
         found.configuration if found is not None else None,
         failure.signature if failure is not None else None,
@@ -267,6 +398,12 @@ def loaded(recorded: Recorded, asks: Asks | None = None) -> StudyReport:
     )
 
 
+def _cause(known: answered.Cause) -> Cause:
+    values = {name: {"good": levels.good, "bad": levels.bad} for name, levels in known.parameters.items()}
+    evidence = Evidence(known.evidence.fails, known.evidence.passes_without)
+    return Cause(tuple(sorted(values)), values, known.companions, known.signature, evidence, known.inseparable)
+
+
 def with_plots(report: Report, recorded: Recorded, asks: Asks | None = None) -> StudyReport:
     """A report as it came, with what its study holds."""
     known = {one.name: getattr(report, one.name) for one in fields(Report)}
@@ -275,37 +412,21 @@ def with_plots(report: Report, recorded: Recorded, asks: Asks | None = None) -> 
 
 
 def with_trials(
-    report: Report, answer: Answer, rows: Callable[[], list[JsonObject]], ask: Callable[[Wanted], int]
+    report: Report, answer: Answer, trials: Callable[[], list[JsonObject]], ask: Callable[[Wanted], int]
 ) -> StudyReport:
     """The report of a study that has no folder.
 
     Args:
         report: as it came.
         answer: the same, without its trials (`answer_of_report`).
-        rows: of its study, as they are now.
+        trials: of its study, as they are now.
         ask: runs one more trial, and tells its number.
     """
 
     def recorded() -> Recorded:
-        return Recorded(None, structs.replace(answer, trials=of_rows(rows())))
+        return Recorded(None, structs.replace(answer, trials=of_rows(trials())))
 
     def asks(wanted: Wanted) -> tuple[int, Recorded]:
         return ask(wanted), recorded()
 
     return with_plots(report, recorded(), asks)
-
-
-def of_storage(address: str, name: str | None = None) -> StudyReport:
-    """A study of a function from its storage; see `bisect_cfg.load`."""
-    from bisect_cfg.store.rows import stored_trials
-
-    known, rows = stored_trials(address, name)
-    note = "This study has no answer yet: the same Bisection(...).run() goes on where it was."
-    answer = of_plain(known) if known else Answer(UNFINISHED if rows else EMPTY, notes=(note,))
-    return loaded(Recorded(None, structs.replace(answer, trials=of_rows(rows))))
-
-
-def _cause(known: answered.Cause) -> Cause:
-    values = {name: {"good": levels.good, "bad": levels.bad} for name, levels in known.parameters.items()}
-    evidence = Evidence(known.evidence.fails, known.evidence.passes_without)
-    return Cause(tuple(sorted(values)), values, known.companions, known.signature, evidence, known.inseparable)

@@ -27,8 +27,7 @@ from bisect_cfg.probe.redact import mask
 from bisect_cfg.remedy.remedy import Attempt
 from bisect_cfg.report.anonymous import shared
 from bisect_cfg.report.answer import Answer
-from bisect_cfg.report.asked_run import Wanted
-from bisect_cfg.report.events import BisectionEvent, Progress
+from bisect_cfg.report.events import BisectionEvent, Progress, Wanted
 from bisect_cfg.report.figures import ACCENT, FAIL, NEUTRAL, PASS, UNRESOLVED
 from bisect_cfg.report.live import View
 from bisect_cfg.report.terminal import Cleaned, Hanging, console

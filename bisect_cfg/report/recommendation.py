@@ -11,13 +11,7 @@ from bisect_cfg.remedy.alternatives import published_for
 from bisect_cfg.remedy.proposals import Safe
 from bisect_cfg.remedy.remedy import Proposal, RemedyStatus, SafeRange
 from bisect_cfg.remedy.remedy import Remedy as FoundRemedy
-from bisect_cfg.report.answer import (
-    KnownIssue,
-    Published,
-    Range,
-    Recommendation,
-    Remedy,
-)
+from bisect_cfg.report.answer import UNTRIED, KnownIssue, Range, Recommendation, Remedy
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.rewrite.edits import edits_for
 from bisect_cfg.rewrite.recommended import Change, Unplaced
@@ -31,9 +25,6 @@ Changes = dict[str, Change]
 
 PUBLISHED = 4
 """How many published values are shown beside a setting."""
-
-UNTRIED = "untried"
-"""The status of an alternative that no run says anything about."""
 
 UNVERIFIED = "Found by bisect-cfg: NOT VERIFIED over a longer horizon; short runs of it were healthy."
 PASSED = "Found by bisect-cfg: your configuration with the least change that passed (short runs, not verified)."
@@ -144,9 +135,7 @@ def _remedy(found: Findings, remedy: FoundRemedy) -> JsonObject:
         "stepped_back": remedy.stepped_back,
         "gives_up": remedy.loss,
         "published": {
-            name: tuple(Published(one.value, one.recipe, one.source, one.note) for one in published)
-            for name in changes
-            if (published := published_for(name, known)[:PUBLISHED])
+            name: published for name in changes if (published := tuple(published_for(name, known)[:PUBLISHED]))
         },
     }
 

@@ -41,6 +41,13 @@ from bisect_cfg.store.state import STATE_FILE, State, read_state
 LOG_LINES = 25
 """Of a log: a traceback's innermost frames and its message."""
 
+GLYPHS = {"pass": "✓", "fail": "✕", "unresolved": "?", "running": "…"}
+WORDS = {"pass": "passes", "fail": "fails", "unresolved": "unresolved", "running": "is running"}
+"""Of the outcomes, in tables."""
+
+SUSPECTED = 0.01
+"""From this probability on a factor counts as suspected."""
+
 NO_METRICS = frozenset({"time", "step", "training"})
 """Keys of a row of metrics that say which row it is."""
 
@@ -187,6 +194,61 @@ def read_metrics(folder: Path, most: int | None = None) -> list[JsonObject]:
     return [row for row in rows if row.get("training", 1) == last]
 
 
+# ------------------------------------------------------------------------------------------------- the trials in words
+
+
+@dataclass(frozen=True)
+class Row:
+    """A trial in the tables.
+
+    Attributes:
+        number: of the trial.
+        outcome: "pass", "fail", "unresolved" or "running".
+        what: what it tests.
+        came: what came out, and when.
+        seconds: how long it took, in words.
+        reason: why it was asked.
+        cleared: which settings it ruled out.
+        evidence: whether the answer rests on it.
+    """
+
+    number: int
+    outcome: str
+    what: str
+    came: str
+    seconds: str
+    reason: str
+    cleared: str
+    evidence: bool
+
+
+def rows(answer: Answer) -> list[Row]:
+    """Every trial in words."""
+    evidence, cleared = set(answer.evidence), ruled_out(answer.trials)
+    return [
+        Row(
+            trial.number,
+            trial.outcome if trial.outcome in GLYPHS else "unresolved",
+            tested(trial, answer),
+            _came(trial),
+            "" if trial.seconds is None else words.duration(trial.seconds),
+            trial.reason or trial.purpose,
+            ", ".join(cleared.get(trial.number, ())),
+            trial.number in evidence,
+        )
+        for trial in answer.trials
+    ]
+
+
+def _came(trial: Trial) -> str:
+    verb, step = WORDS.get(trial.outcome, trial.outcome), trial.step
+    if trial.outcome == "pass":
+        return f"{verb}, {words.count(step, 'step')}" if step else verb
+    at = f" at step {step}" if step else " before training" if step == 0 else ""
+    more = trial.signature and trial.signature != trial.outcome  # a function that returns False says no more
+    return f"{verb}{at}: {words.clean(trial.signature)}" if more else verb + at
+
+
 def tested(trial: Trial, answer: Answer) -> str:
     """What a trial tests, in a few words."""
     values, levels = trial.values, answer.levels
@@ -205,17 +267,16 @@ def tested(trial: Trial, answer: Answer) -> str:
     return words.subset([name for name in levels if answer.level(trial, name) == "bad"], list(levels))
 
 
-def ruled_out(trials: Iterable[Trial], least: float) -> dict[int, list[str]]:
+def ruled_out(trials: Iterable[Trial]) -> dict[int, list[str]]:
     """Number of a trial -> the factors that were suspected when it was asked, and were not when the next one was.
 
     Args:
         trials: in the order of the reasoning.
-        least: the least probability that counts as suspected.
     """
     known = [(trial.number, trial.suspicion) for trial in trials if trial.suspicion]
     found: dict[int, list[str]] = {}
     for (number, before), (_, after) in zip(known, known[1:], strict=False):
-        found[number] = [name for name, was in before.items() if was >= least > after.get(name, 0.0)]
+        found[number] = [name for name, was in before.items() if was >= SUSPECTED > after.get(name, 0.0)]
     return found
 
 

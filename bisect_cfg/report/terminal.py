@@ -10,15 +10,15 @@ from rich.control import Control
 from rich.segment import Segment
 from rich.text import Text
 
-from bisect_cfg.common.words import clean
+from bisect_cfg.common.words import clean, program
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.report.answer import Answer
 from bisect_cfg.report.lines import ARROW, COMMAND, DIM, EDIT, GOOD, GUILTY, LABEL_WIDTH, NOTE, Line, lines_of
 
 STYLES = {NOTE: "yellow", DIM: "dim", COMMAND: "cyan"}
 
-APART = ("CAUSE", "FIX", "APPLY", "RESULT")
-"""Labels before which a line is left free."""
+APART = ("CAUSE", "FIX", "APPLY", "RUN", "RESULT")
+"""Labels before which a line is left free; RUN stands with APPLY."""
 
 NARROW = 60
 """Columns of a terminal below which indentation would take too much of it."""
@@ -120,11 +120,13 @@ def print_answer(to: Console, answer: Answer, folder: Path | None = None, verbos
         verbose: with the lines that only add to it.
     """
     to.print()
-    for line in lines_of(answer, folder):
+    before = ""
+    for line in lines_of(answer, folder, program()):
         if verbose or not line.detail:
-            if line.label.startswith(APART):
+            if line.label.startswith(APART) and (before, line.label) != ("APPLY", "RUN"):
                 to.print()
             _print_line(to, line)
+            before = line.label or before
 
 
 def _print_line(to: Console, line: Line) -> None:

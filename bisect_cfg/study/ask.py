@@ -24,7 +24,7 @@ from bisect_cfg.common.configuration import (
 from bisect_cfg.common.words import show
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask
-from bisect_cfg.report.asked_run import Wanted
+from bisect_cfg.report.events import Wanted
 from bisect_cfg.targets.suggestions import nearest
 
 REASON = "asked by hand"

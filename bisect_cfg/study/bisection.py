@@ -67,7 +67,7 @@ from bisect_cfg.targets.captured import NOTHING_SEEN
 from bisect_cfg.targets.factors import Factors
 
 if TYPE_CHECKING:
-    from bisect_cfg.report.asked_run import Wanted
+    from bisect_cfg.report.events import Wanted
     from bisect_cfg.report.notebook import StudyReport
     from bisect_cfg.report.notebook_view import NotebookView
 
@@ -330,14 +330,15 @@ class Bisection:
     def _repr_html_(self) -> str:
         """The notebook's view: the settings that differ, and how far it is."""
         from bisect_cfg.report.answer import Levels
-        from bisect_cfg.report.factors import factors_of
+        from bisect_cfg.report.notebook import factor_frame
 
         progress = self.progress()
         levels = {name: Levels(good, bad) for name, (good, bad) in self._store.levels.items()}
         guilty = frozenset(name for cause in progress.causes for name in cause.parameters)
         done = count(progress.trials, "trial")
         told = f"{count(len(levels), 'setting')} that differ, {done} done"
-        return f"<p>{told}</p>{factors_of(levels, guilty, progress.suspicion, settled=False).table()}"
+        frame = factor_frame(levels, guilty, progress.suspicion, settled=False)
+        return f"<p>{told}</p>{frame.to_html(index=False)}"
 
     def rows(self) -> list[JsonObject]:
         """The trials in the form of result.json."""

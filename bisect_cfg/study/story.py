@@ -19,8 +19,7 @@ from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.errors import InputsChanged, NeverConfigured
 from bisect_cfg.options import Options
 from bisect_cfg.probe import machine
-from bisect_cfg.report.asked_run import Wanted
-from bisect_cfg.report.events import Listener
+from bisect_cfg.report.events import Listener, Wanted
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.command_site import CommandSite
 from bisect_cfg.runner.runs import written_by_runs

@@ -12,8 +12,7 @@ from typing import Any
 from bisect_cfg.common.configuration import Outcome, Purpose, Status, Value
 from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.options import Options
-from bisect_cfg.report.asked_run import Wanted
-from bisect_cfg.report.events import Listener
+from bisect_cfg.report.events import Listener, Wanted
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.command_site import CommandSite
 from bisect_cfg.runner.plan import Plan

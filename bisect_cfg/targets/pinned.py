@@ -28,6 +28,9 @@ NAMES_A_PLACE = "it says which model, data, place or device is used"
 UNUSED = "no model was given this LoraConfig, your run trains without it"
 HANDED_ON = "the script hands it on, and it is varied there"
 
+BY_NAME = (NAMES_A_PLACE, parameter("seed").pinned)
+"""Reasons that a setting's name alone has given: of data, places, devices and seeds."""
+
 PLACES = re.compile(
     r"(?:^|_)(?:configs?|models?|tokenizers?|data|datasets?|splits?|subsets?|paths?|dirs?|folders?|files?|names?|outputs?"
     r"|projects?|ids?|urls?|hosts?|tokens?|keys?|users?|entity|checkpoints?|ckpts?)(?:_|$)"
@@ -75,6 +78,18 @@ def why_pinned(capture: Capture, source: Source, key: str) -> str:
 def without_good_value(not_varied: Mapping[str, str]) -> list[str]:
     """The names among settings that are not varied (name -> reason) that have no value to be compared with."""
     return [name for name, reason in not_varied.items() if reason.startswith(NO_DEFAULT)]
+
+
+def pinned_by_name(capture: Capture, not_varied: Mapping[str, str]) -> dict[str, tuple[Encoded, Encoded]]:
+    """Of the settings that are not varied (name -> reason) those that go by their name alone, and of which the user's
+    value is another than the default: name -> (default, the user's)."""
+    found = {}
+    for source in (capture.args, *capture.others.values()):
+        for key in source.set_by_user:
+            name = str(source.name(key))
+            if not_varied.get(name) in BY_NAME and key in source.defaults:
+                found[name] = source.defaults[key], source.raw[key]
+    return found
 
 
 def is_secret(key: str, value: Encoded) -> bool:

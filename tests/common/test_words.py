@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,3 +59,22 @@ def test_durations(seconds: float, said: str) -> None:
 
 def test_counts_and_shares() -> None:
     assert (words.count(1, "trial"), words.count(2, "trial"), words.percent(0.6316)) == ("1 trial", "2 trials", "63 %")
+
+
+def test_the_program_is_called_as_the_user_called_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("env", "path"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / words.PROGRAM).touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    module = str(tmp_path / "bisect_cfg/__main__.py")
+    for path, called, said in (
+        ("path", "path/bisect-cfg", "bisect-cfg"),
+        ("path", "env/bisect-cfg", "env/bisect-cfg"),
+        ("path", module, "bisect-cfg"),
+        ("none", "env/bisect-cfg", "env/bisect-cfg"),
+        ("none", module, f"{sys.executable} -m bisect_cfg"),
+        ("none", "train.py", "bisect-cfg"),
+    ):
+        monkeypatch.setenv("PATH", str(tmp_path / path))
+        monkeypatch.setattr(sys, "argv", [called])
+        assert words.program() == said

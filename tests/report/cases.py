@@ -12,6 +12,7 @@ from bisect_cfg.common.configuration import Purpose, Status
 from bisect_cfg.report import answer as its
 from bisect_cfg.report.answer import UNFINISHED, Answer, Cause, Levels, Recommendation, Remedy, Trial
 from bisect_cfg.rewrite.recommended import Change, ShownEdit
+from bisect_cfg.search.proof import CANNOT
 from bisect_cfg.store.causes import Claim
 from bisect_cfg.targets.pinned import NO_DEFAULT
 
@@ -58,7 +59,8 @@ def remedy(name: str, new: Any, **more: Any) -> Remedy:
 
 def recommended(name: str, new: Any, *, edits: tuple[ShownEdit, ...] | None = None, **more: Any) -> Recommendation:
     """A verified one with its edit in the script."""
-    placed = (ShownEdit(f"    {name}={BAD[name]},", f"    {name}={new},", (name,), "train.py", 26),)
+    old, text = f"    {name}={BAD[name]},", f"    {name}={new},"
+    placed = (ShownEdit(old, text, (name,), "train.py", 26, None, 0, 9, text, "before", "after"),)
     known = {"verified": True, "status": "verified", "evidence": claim(7, 8, 9), "steps": 30, "seeds": (42, 43, 44),
              "failure_rate_at_most": 0.6316, "full_rate": "at the full learning rate from the first step"}  # fmt: skip
     return Recommendation({name: Change(BAD[name], new)}, **{**known, **more}, edits=placed if edits is None else edits)
@@ -104,7 +106,7 @@ PAIR = replace(
     recommendation=recommended(
         "temperature", 0.67, steps=48, stepped_back=1,
         ranges={"temperature": its.Range(1.0, 0.2, 0.45, 0.3, True, (9, 10), "entropy fell")},
-        published={"temperature": (its.Published(0.2, "a recipe"), its.Published(1.0, "TRL defaults", note="now"))},
+        published={"temperature": (its.Published(0.2, "a recipe", ""), its.Published(1.0, "TRL defaults", "", "now"))},
         alternatives=(
             remedy("learning_rate", 1e-6, status="rejected", rejected="learns nothing"),
             remedy("learning_rate", 1e-5, status="healthy"),
@@ -122,11 +124,13 @@ CASES: dict[str, Answer] = {
     "inseparable": replace(
         ONE,
         causes=(
-            cause("beta num_generations", {"beta": claim(subset=None, note="no valid configuration"),
-                  "num_generations": claim(5, subset=("beta", "bf16"))}, inseparable=("beta", "num_generations")),
+            cause("beta num_generations", dict.fromkeys(("beta", "num_generations"), claim(subset=None, note=CANNOT)),
+                  inseparable=("beta", "num_generations")),
         ),
+        corrections=(its.Correction(("beta", "num_generations"), claim(5)),),
         recommendation=recommended("beta", 0.0, edits=(), unplaced=(
-            its.Unplaced("beta", "train.py:9 computes it: beta=2 * rate", "write beta=0.0 there"),)),
+            its.Unplaced("beta", "train.py:9 computes it: beta=2 * rate", "write beta=0.0 there"),
+            its.Unplaced("num_generations", "the command gives it", "set num_generations to 8 there"))),
     ),
     "random_failure": replace(
         ONE,
@@ -142,7 +146,11 @@ CASES: dict[str, Answer] = {
             ranges={"beta": its.Range(0.0, 0.1, 0.0, 0.1, False)}, unsettled=("Stopped.", "bf16: whether it trains on"),
         ),
     ),
-    "not_varied": replace(ONE, not_varied={"script.mix": f"{NO_DEFAULT}: your script has none", "seed": "chance"}),
+    "not_varied": replace(
+        ONE,
+        not_varied={"script.mix": f"{NO_DEFAULT}: your script has none", "seed": "randomness stays"},
+        unvaried={"seed": Levels(42, 7), "script.rows": Levels(1000, 64), "script.data": Levels("gsm8k", "mine")},
+    ),
     "two_causes": replace(
         ONE,
         causes=(
@@ -162,7 +170,7 @@ CASES: dict[str, Answer] = {
     "late": replace(
         ONE,
         origin=its.Origin("state", 250, "/gone/checkpoint-250", True),
-        placement=its.Placement({}, (its.Finding("elsewhere", "The reference model is on cpu", source="https://a/3348"),)),
+        placement=its.Placement({}, (its.PlacementFinding("elsewhere", "The reference model is on cpu", source="https://a/3348"),)),
         rows={"text": "row 80 (900 characters) of the dataset does it"},
         recommendation=recommended("bf16", False, alternatives=(
             remedy("beta", 0.04, verified=True, status="verified", evidence=claim(5, 6, 8)),)),

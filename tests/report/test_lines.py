@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from bisect_cfg.common.configuration import Status
 from bisect_cfg.report.answer import Answer
-from bisect_cfg.report.lines import COMMAND, as_text, lines_of, repeated_by
+from bisect_cfg.report.lines import COMMAND, as_text, lines_of
 from bisect_cfg.report.terminal import console, print_answer
 from bisect_cfg.rewrite.recommended import ShownEdit
 from tests.report import cases
@@ -50,12 +50,13 @@ def test_what_a_tired_reader_needs_comes_last_and_without_scrolling(name: str) -
     lines = screen(ISOLATED[name])
     assert len(lines) <= (24 if name in ("one_cause", "two_settings", "companions", "random_failure") else 30)
     assert max(map(len, lines)) <= 80 and not [line for line in lines if line != line.rstrip()]
-    wanted = ("CAUSE", "FIX", "APPLY", "MORE")
+    wanted = ("CAUSE", "FIX", "APPLY", "RUN", "MORE")
     labels = [line.split()[0] for line in lines if line.startswith(wanted)]
     assert list(dict.fromkeys(labels)) == [one for one in wanted if one in labels]
     assert labels[-1] == "MORE" and lines[-1].startswith("MORE")
-    recommendation = ISOLATED[name].recommendation
-    assert ("APPLY" in labels) == bool(recommendation is not None and recommendation.edits)
+    found = ISOLATED[name].recommendation
+    assert ("APPLY" in labels) == (found is not None and any(edit.text for edit in found.edits))
+    assert ("RUN" in labels) == (found is not None and found.command is not None)
 
 
 @pytest.mark.parametrize("width", [60, 40])
@@ -115,18 +116,28 @@ def test_a_range_without_a_run_claims_no_run() -> None:
 
 
 def test_the_runs_that_prove_it_can_be_repeated_while_their_start_is_there(tmp_path: Path) -> None:
-    assert repeated_by(ONE, tmp_path) == {}, "without their files"
+    assert ONE.repeated_by(tmp_path) == {}, "without their files"
     for number in (1, 2):
         (tmp_path / f"trials/{number}").mkdir(parents=True)
         (tmp_path / f"trials/{number}/command.sh").touch()
-    found = repeated_by(ONE, tmp_path)
+    found = ONE.repeated_by(tmp_path)
     assert {label: path.parent.name for label, path in found.items()} == {
         "nearest passing": "1",
         "minimal failing": "2",
     }
     shown = as_text(lines_of(ONE, tmp_path))
     assert all(f"The {label} run again:  sh {path}" in shown for label, path in found.items())
-    assert repeated_by(CASES["late"], tmp_path) == {}, "they would begin at a checkpoint that is gone"
+    assert CASES["late"].repeated_by(tmp_path) == {}, "they would begin at a checkpoint that is gone"
+
+
+def test_apply_is_named_as_it_was_called_and_only_where_it_can_write() -> None:
+    called = [line.text for line in lines_of(ONE, FOLDER, "env/bin/bisect-cfg") if line.kind == COMMAND]
+    assert called and all(one.startswith("env/bin/bisect-cfg ") for one in called)
+    (edit,) = ONE.recommendation.edits
+    unwritten = replace(ONE, recommendation=replace(ONE.recommendation, edits=(edit, replace(edit, text=None))))
+    assert "APPLY" not in as_text(lines_of(unwritten, FOLDER))
+    both = as_text(lines_of(replace(ONE, recommendation=replace(ONE.recommendation, command="python a.py")), FOLDER))
+    assert "APPLY   bisect-cfg apply bisect-cfg-studies/train\nRUN     python a.py\n" in both
 
 
 def test_a_secret_and_a_long_value_are_not_shown() -> None:

@@ -97,10 +97,11 @@ def test_the_settings_and_the_study_show_what_is_known(tmp_path: Path) -> None:
     bisection = bisect_cfg.Bisection(**SIDES, trial=fails, isolation="none")
     assert "3 settings that differ, 0 trials done" in bisection._repr_html_()
     factors = bisection.run().factors
-    assert [(row.name, row.known) for row in factors] == [("clip", "cause"), ("lr", "cause"), ("beta", "cleared")]
-    assert list(factors.frame["bad"]) == [0.0, 1e-3, 0.1] and "lr = 0.001 (good: 1e-06) cause" in repr(factors)
+    assert list(zip(factors["name"], factors["bad"], factors["known"], strict=True)) == [
+        ("clip", 0.0, "cause"), ("lr", 1e-3, "cause"), ("beta", 0.1, "cleared")
+    ]  # fmt: skip
     begun = bisect_cfg.Bisection(**SIDES, trial=fails, isolation="none", max_trials=4).run().factors
-    assert "suspected" in {row.known for row in begun} and "%" in begun._repr_html_()
+    assert begun["suspicion"][begun["known"] == "suspected"].between(0.01, 1).any()
     named = {"good": {HOSTILE: 1, "hub_token": "hf_a"}, "bad": {HOSTILE: 2, "hub_token": f"hf_{'b' * 34}"}}
     hostile = bisect_cfg.Bisection(**named, trial=lambda c: c[HOSTILE] == 1, isolation="none")
     for words in (hostile.run().factors._repr_html_(), hostile._repr_html_(), hostile.run()._repr_html_()):
@@ -114,7 +115,9 @@ def test_the_settings_and_the_study_show_what_is_known(tmp_path: Path) -> None:
         assert "anneliese" not in words
     assert "~/b" in homely._repr_html_() and homely.causes[0].values["model"]["bad"] == "/home/anneliese/b"
     report = bisect_cfg.load(study(tmp_path / "s"))
-    assert [(row.name, row.known) for row in report.factors] == [("bf16", "cause"), ("learning_rate", "cleared")]
+    assert dict(zip(report.factors["name"], report.factors["known"], strict=True)) == {
+        "bf16": "cause", "learning_rate": "cleared"
+    }  # fmt: skip
 
 
 TOKEN = "hf_" + "Ab1" * 10
@@ -130,7 +133,7 @@ def test_what_a_cell_prints_has_no_token_and_what_is_read_has_it() -> None:
     for found in (report, other):
         cell = (found, found.causes, found.causes[0].evidence, found.safe_configuration, asked, asked.values)
         pages = (found._repr_html_(), asked._repr_html_())
-        frames = (found.trials.to_string(), found.factors.frame.to_string(), repr(found.factors))
+        frames = (found.trials.to_string(), found.factors.to_string(), repr(found.factors))
         for words in (*map(repr, cell), *pages, *frames):
             assert TOKEN not in words and "opensesame12" not in words
     assert "***" in repr(report.causes)

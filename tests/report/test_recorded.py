@@ -126,7 +126,7 @@ def test_what_a_trial_tests_and_what_it_ruled_out() -> None:
     assert shown(Purpose.GOOD_BASELINE) == "the good configuration", "it ended before its settings were known"
     suspicions = ({"a": 0.9, "b": 0.5}, None, {"a": 0.9, "b": 0.001})
     trials = [replace(trial, suspicion=one) for trial, one in zip(ONE.trials, suspicions, strict=False)]
-    assert ruled_out(trials, 0.01) == {0: ["b"]}
+    assert ruled_out(trials) == {0: ["b"]}
 
 
 def test_levels_are_those_of_the_causes_first_then_of_the_two_ends() -> None:

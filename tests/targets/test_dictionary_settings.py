@@ -44,9 +44,12 @@ def test_what_is_not_varied_is_said(tool):
     )
     said = tool("bisect", "train.py", "--study", "s", "--no-where", "--no-recommend", "--exclude", "max_grad_norm")
     assert said.status == 0, said.all
-    listed = json.loads((tool.folder / "s/result.json").read_text())["not_varied"]
+    result = json.loads((tool.folder / "s/result.json").read_text())
+    listed = result["not_varied"]
     assert listed.keys() == {"output_dir", "seed", "temperature", "max_grad_norm"}
     assert all(name in said.out and reason in said.out for name, reason in listed.items())
+    assert result["unvaried"] == {"seed": {"good": 42, "bad": 3}}, "it goes by its name, and differs from the default"
+    assert "Not varied: seed = 3 (default: 42)." in said.out.partition("CAUSE")[2], "said beside the cause, too"
 
 
 def test_a_dictionary_that_is_assigned_once_the_config_is_built(tool):
