@@ -335,7 +335,7 @@ def explain(logs: tuple[str, ...], **options: bool) -> int:
     """What is known about the failure in a log.
 
     With sources and cures; needs no GPU, no script, no torch. It also reads trainer_state.json, JSON lines, CSV and
-    notebooks, compressed (gz, xz, bz2) or in UTF-16; several files of one run (.out and .err, one per rank); or the
+    notebooks, compressed too (gz, xz, bz2); several files of one run (.out and .err, one per rank); or the
     folder of a run.
 
     \b

@@ -1,15 +1,14 @@
 """Where a known failure applies: whether its conditions hold for an environment and a configuration.
 
 Each condition holds, does not hold, or cannot be decided because nobody knows. One that does not hold rules an entry
-out. A log tells a part of the environment itself (`facts_of`): people paste `pip list` and `nvidia-smi`, frameworks
-print their settings. What it names with two values is left out: one of them is what somebody asked for.
+out. A log tells a part of the environment itself (`facts_of`): people paste `pip list` and `nvidia-smi`. A package that
+it names with two versions is left out: one of them is what somebody asked for.
 """
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -27,7 +26,6 @@ class Conditions(TypedDict, total=False):
     cublas: str
     parameters: dict[str, Value]
     launcher: str
-    device: str
     task: str
 
 
@@ -76,7 +74,7 @@ def _environment(conditions: Conditions, environment: Fingerprint) -> Iterator[C
         names = [gpu["name"] for gpu in environment.get("gpus") or []]
         holds = any(re.search(conditions["gpu"], name) for name in names) if names else None
         yield Checked(f"GPU {conditions['gpu']}", ", ".join(dict.fromkeys(names)) or "unknown", holds)
-    for name, asks in (("device", "runs on"), ("task", "is a training of kind"), ("launcher", "launched by")):
+    for name, asks in (("task", "is a training of kind"), ("launcher", "launched by")):
         if name in conditions:
             word = environment.get(name)
             holds = bool(re.fullmatch(conditions[name], word)) if word else None
@@ -129,39 +127,13 @@ _GPU = re.compile(
     r"|(?:GeForce )?(?:RTX|GTX) ?(?:PRO )?\d{4}(?: Ti)?|GH200|H20(?!\d)[\w-]*|H[18]00|A100|A800|V100"
     r"|L40S?|GB200|B200)\b"
 )
-_DEVICES = (
-    ("tpu", re.compile(r"XLA:TPU|libtpu|\bTPU v\d|torch_xla|/dev/accel\d|backend 'tpu'")),
-    ("npu", re.compile(r"torch_npu|\bHCCL|\bAscend|\bNPU\b|npu:\d")),
-    (
-        "rocm",
-        re.compile(
-            r"\bHIP (?:error|out of memory)|\bgfx\d{3,4}|AMD (?:Radeon|Instinct)|\+rocm\d|\brocBLAS|/opt/rocm"
-            r"|\bamdgpu\b|HW Exception by GPU|\bMI[123]\d{2}X?\b"
-        ),
-    ),
-    ("mps", re.compile(r"\bMPS (?:backend|framework|Tensor|device)|mps:0|\bApple M\d")),
-)
-"""What a log shows that did not run on NVIDIA's GPUs."""
-
-_RL = re.compile(
-    r"(?:GRPO|PPO|RLOO)(?:Trainer|Config)|grpo_trainer|ppo_trainer|actor/pg_loss|actor_rollout|num_generations"
-    r"|completions/|'reward(?:_std)?': |reward_func|openrlhf|\bverl\b|GRPO",
-    re.IGNORECASE,
-)
-_SUPERVISED = re.compile(
-    r"SFTTrainer|SFTConfig|sft_trainer|\bsft\b|lm loss|(?:DPO|KTO|ORPO|CPO|Reward)(?:Trainer|Config)|dpo_trainer"
-    r"|TrainingArguments|pretrain|finetune"
-)
-_FOLDER = re.compile(r"/(?:envs|venvs?|virtualenvs|miniconda3|home)/[\w.-]+")
-"""Folders whose names are somebody's choice."""
 
 
-def facts_of(text: str, settings: Iterable[str] = ()) -> Fingerprint:
-    """What a log tells of its environment: `packages`, `gpus`, `cuda`, `device`, `task`, `settings`, as far as known.
+def facts_of(text: str) -> Fingerprint:
+    """What a log tells of its environment: `packages`, `gpus` and `cuda`, as far as it does.
 
     Args:
         text: the beginning and the end of the log.
-        settings: bare names of the settings to look for.
     """
     facts: Fingerprint = {}
     packages = _packages_in(text)
@@ -172,59 +144,16 @@ def facts_of(text: str, settings: Iterable[str] = ()) -> Fingerprint:
         facts["gpus"] = [{"name": name} for name in gpus]
     if tag := re.search(r"\+cu(\d+)(\d)\b", packages.get("torch", "")):
         facts["cuda"] = f"{tag[1]}.{tag[2]}"
-    device = next((name for name, pattern in _DEVICES if pattern.search(text)), "")
-    device = device or ("cuda" if gpus or "CUDA" in text or "cuda:" in text else "")
-    if device:
-        facts["device"] = device
-    if _RL.search(_FOLDER.sub("", text)):
-        facts["task"] = "rl"
-    elif _SUPERVISED.search(text):
-        facts["task"] = "supervised"
-    names = frozenset(settings)
-    echoed = _single(_settings_in(text, names)) if names else {}
-    if echoed:
-        facts["settings"] = echoed
     return facts
 
 
 def _packages_in(text: str) -> dict[str, str]:
-    versions: list[tuple[str, str]] = []
+    """Packages with the only version they are named with; 2.5.1 and 2.5.1+cu121 are one."""
+    versions: dict[str, set[str]] = {}
     for found in _PACKAGE.finditer(text):
         line = text[text.rfind("\n", 0, found.start() + 1) + 1 : found.end()]
-        if _ASKED.search(line[-160:]):
-            continue
-        name = found["name"].lower().replace("_", "-")
-        # 2.5.1 and 2.5.1+cu121 are one version
-        versions.append(("torch" if name == "pytorch" else name, found["version"].rstrip(".")))
-    public = _single((name, version.partition("+")[0]) for name, version in versions)
-    return {name: max((one for key, one in versions if key == name), key=len) for name in public}
-
-
-@functools.cache
-def _settings_pattern(names: frozenset[str]) -> re.Pattern[str]:
-    choice = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
-    return re.compile(
-        rf"(?<![\w-])(?P<flag>--)?[\"']?(?P<name>{choice})[\"']?"
-        r"(?:\s{0,9}[:=]\s{0,9}|(?(flag)\s{1,9}|(?!)))[\"']?(?P<value>[\w.+-]{1,60})"
-    )
-
-
-def _settings_in(text: str, names: frozenset[str]) -> Iterator[tuple[str, Value]]:
-    """The values of settings that are printed: `bf16=True`, `--bf16 true`, `"bf16": true`, `bf16: true`."""
-    for found in _settings_pattern(names).finditer(text):
-        value = found["value"].rstrip(".")
-        if value.lower() in ("true", "false"):
-            yield found["name"], value.lower() == "true"
-            continue
-        try:
-            yield found["name"], float(value) if re.search(r"[.en]", value) else int(value)
-        except ValueError:
-            yield found["name"], value
-
-
-def _single(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """Names with the only value they were seen with."""
-    seen: dict[str, set[object]] = {}
-    for name, value in pairs:
-        seen.setdefault(name, set()).add(value)
-    return {name: next(iter(values)) for name, values in seen.items() if len(values) == 1}
+        if not _ASKED.search(line[-160:]):
+            name = found["name"].lower().replace("_", "-")
+            versions.setdefault("torch" if name == "pytorch" else name, set()).add(found["version"].rstrip("."))
+    single = {name: seen for name, seen in versions.items() if len({one.partition("+")[0] for one in seen}) == 1}
+    return {name: max(seen, key=len) for name, seen in single.items()}

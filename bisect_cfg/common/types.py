@@ -43,7 +43,4 @@ class Fingerprint(TypedDict, total=False):
     host: str
     local_ranks: int
     world_size: int
-    cuda_available: bool  # this and what follows is read from logs alone (`conditions.facts_of`)
-    device: str
-    task: str
-    settings: dict[str, bool | int | float | str]
+    task: str  # "rl" or "supervised", of the rows of a log

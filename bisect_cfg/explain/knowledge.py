@@ -13,8 +13,8 @@ here, and that the log leads to it. The fields:
     lasting         true where work that goes on after such a line does not mean that it was survived: a warning before
                     the error that it explains
     conditions      where it applies: `packages` {name: version specifier}, `gpu` (regular expression), `cuda` and
-                    `cublas` (specifiers), `parameters` {name: value, or a comparison as ">0"}, `launcher`, `device`
-                    (cuda, rocm, npu, tpu, mps), `task` (rl, supervised, inference)
+                    `cublas` (specifiers), `parameters` {name: value, or a comparison as ">0"}, `launcher`, `task` (rl,
+                    supervised)
     doctor          true if the conditions alone, when all of them hold, are worth a warning before a run
     why             the mechanism, in at most two sentences
     cures           in the order to try them; `{port|29500}` is what a clue's group `(?P<port>...)` caught, or 29500
@@ -121,11 +121,6 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """All clues, of its cases too."""
         of_cases = (clue for case in self.cases for clue in (*case.any, *case.unless))
         return (*self.any, *(clue for group in self.all for clue in group), *self.unless, *self.only_if, *of_cases)
-
-    @property
-    def settings(self) -> set[str]:
-        """Bare names of the settings that its conditions ask for."""
-        return {name.rpartition(".")[2] for one in (self, *self.cases) for name in one.conditions.get("parameters", {})}
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.common.words import show
 from bisect_cfg.explain import hang, metric_facts
-from bisect_cfg.explain.events import NATIVE, RAISED, Event, cause_of, worked_after
+from bisect_cfg.explain.events import NATIVE, Event, cause_of
 from bisect_cfg.explain.knowledge import Case, Clue, Entry
 from bisect_cfg.explain.reader import Reading
 from bisect_cfg.probe.redact import scrub
@@ -31,9 +31,6 @@ GENERAL, SPECIFIC, PER_GROUP, PER_CONDITION, PER_CASE = 4, 10, 3, 2, 2
 
 IN_CAUSE, IN_ERROR = 5, 2
 """What it is worth beside that, that its lines belong to the cause, or to another error that was not survived."""
-
-NEAR = 80
-"""Lines before the cause that may tell which of its causes an error has: a program prints what it does."""
 
 HITS = 12
 """Lines kept of each clue. A device-side assertion prints thousands of the same."""
@@ -164,12 +161,10 @@ def examine(
     events = [event for reading in readings for event in reading.events]
     cause = cause_of(events)
     logs = [reading for reading in readings if not reading.not_a_log]
-    settings = {name for entry in entries for name in entry.settings}
-    told = facts_of("\n".join(reading.ends for reading in logs), settings)
-    if "task" not in told and any(reading.rows.count for reading in readings):
-        told["task"] = (
-            "rl" if any("reward" in row.values for one in readings for row in one.rows.rows) else "supervised"
-        )
+    told = facts_of("\n".join(reading.ends for reading in logs))
+    if any(reading.rows.count for reading in readings):
+        rewarded = any("reward" in row.values for one in readings for row in one.rows.rows)
+        told["task"] = "rl" if rewarded else "supervised"
     rates = [row.values["learning_rate"] for one in readings for row in one.rows.rows if "learning_rate" in row.values]
     traced = {"learning_rate": max(rates)} if rates else {}  # a warmup begins at 0, a schedule ends there
     found = _lines_of_clues(logs, entries)
@@ -187,10 +182,8 @@ def examine(
             seen = Clue("metric", FACT_OF_KIND[failure.kind])
         if seen:
             found.setdefault(seen, [])
-    return Run(
-        readings, {**told, **(environment or {})}, {**traced, **told.get("settings", {}), **(configuration or {})},
-        found, cause, events,
-    )  # fmt: skip
+    known = {**traced, **(configuration or {})}
+    return Run(readings, {**told, **(environment or {})}, known, found, cause, events)
 
 
 def matches(run: Run, entries: Iterable[Entry]) -> list[Match]:
@@ -321,7 +314,7 @@ def _worth(lines: Iterable[Line], run: Run, lasting: bool) -> int:
         (one.rows.rows[-1].number for one in run.readings if one.name == cause.file and one.rows.rows), default=0
     )
     # What the training went on after is no lead to what it died of.
-    first = max(cause.first - NEAR, 0 if lasting else trained)
+    first = 0 if lasting else trained
     leads = (line for line in lines if line.file == cause.file and first <= line.number < cause.first)
     return IN_ERROR if any(lasting or not _ONLY_WARNS.search(line.text[:200]) for line in leads) else 0
 
@@ -338,16 +331,14 @@ def _harmless(lines: Sequence[Line], run: Run, lasting: bool) -> bool:
         return False
     if all(_QUOTED.sub(" ", line.text) != line.text for line in lines):
         return True
-    readings = {reading.name: reading for reading in run.readings}
+    rows = {reading.name: reading.rows.rows for reading in run.readings}
 
     def got_over(line: Line) -> bool:
-        reading = readings[line.file]
-        warns = _ONLY_WARNS.search(line.text[:200])
-        rows = reading.rows.rows
-        if rows and line.number < rows[-1].number:
-            # What lasts is got over only if it was said before the training began.
-            return not lasting or (bool(warns) and line.number < rows[0].number)
-        return bool(warns) and worked_after(reading.lines, line.number)
+        trained = rows[line.file]
+        if not trained or line.number >= trained[-1].number:
+            return False
+        # What lasts is got over only if it was said before the training began.
+        return not lasting or (_ONLY_WARNS.search(line.text[:200]) is not None and line.number < trained[0].number)
 
     return all(map(got_over, lines))
 
@@ -370,11 +361,7 @@ def _may_lead(
     followers = [event for event in run.events if event.follows and event.line > cause.last]
     if not cause.follows and lines and all(any(_inside(line, one) for one in followers) for line in lines):
         return False
-    return worth > 0 and (cause.weight != RAISED or entry.lasting or not cause.frames or _before(lines, cause))
-
-
-def _before(lines: Iterable[Line], cause: Event) -> bool:
-    return any(line.file == cause.file and line.number <= cause.last for line in lines)
+    return worth > 0
 
 
 def _applies(entry: Entry, run: Run, checked: Sequence) -> bool:
@@ -385,20 +372,12 @@ def _applies(entry: Entry, run: Run, checked: Sequence) -> bool:
 
 
 def _case(entry: Entry, run: Run) -> Case | None:
-    """The first cause of several for which the log speaks, near the error."""
-
-    def near(clue: Clue) -> bool:
-        lines = run.found.get(clue)
-        if not lines or run.cause is None:
-            return lines is not None
-        first = run.cause.first - NEAR
-        return any(line.file != run.cause.file or line.number >= first for line in lines)
-
+    """The first cause of several for which the log speaks."""
     for case in entry.cases:
         checked = evaluate(case.conditions, run.environment, run.configuration)
-        if any(map(near, case.unless)) or not all(one.holds for one in checked):
+        if not all(one.holds for one in checked) or any(clue in run.found for clue in case.unless):
             continue
-        if not case.any or any(map(near, case.any)):
+        if not case.any or any(clue in run.found for clue in case.any):
             return case
     return None
 
