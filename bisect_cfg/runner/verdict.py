@@ -199,8 +199,8 @@ def judge(seen: Observation, metrics: Metrics, standard: Standard = Standard()) 
 
     What a run died of counts before what its metric rows show, except that weights which are not finite may follow from
     such a reward: then that is the failure, as in a run that survives it. Another failure than the one under study is
-    UNRESOLVED, and so is a symptom that keeps it from showing (`HINDERS`) and that the bad configuration did not have before
-    it failed; other symptoms are ignored.
+    UNRESOLVED, and so is a symptom that keeps it from showing (`HINDERS`) and that the bad configuration did not have
+    before it failed; other symptoms are ignored.
     """
     symptoms = tuple(health.symptoms(metrics.rows, ended=True, earlier=metrics.earlier))
     remarks = (*health.remarks(metrics.rows), *seen.remarks)
