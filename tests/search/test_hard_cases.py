@@ -18,7 +18,7 @@ from tests.search.oracles import Oracle, complaint, draw, missed, solve
 
 @pytest.mark.training
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 2**32), st.integers(5, 8))
+@given(st.integers(0, 2**32), st.integers(5, 10))
 def test_rules_hide_no_cause(seed: int, size: int) -> None:
     oracle = oracle_of(seed, size)
     conclusion, _, _ = solve(oracle)
@@ -119,22 +119,21 @@ def test_three_of_four_hundred_factors() -> None:
     assert exact(oracle, conclusion) and len(records) <= 60
 
 
-def test_what_hides_the_only_other_cause_is_named_or_completeness_is_not_claimed_falsely() -> None:
-    # a fails alone and m hides it; b fails in any case. Without b the bad configuration passes, thanks to m.
-    outcomes = {"named": 0, "a found": 0, "a missed": 0}
-    for seed in range(25):
-        a, m, b = (1 << i for i in random.Random(seed).sample(range(9), 3))
-        oracle = Oracle(9, (a, b), masked=((m, a),))
+@pytest.mark.parametrize("others", [1, 2])
+def test_what_hides_a_cause_is_named_or_completeness_is_not_claimed_falsely(others: int) -> None:
+    # a fails alone and m hides it; the others fail in any case. Without them the bad configuration passes.
+    named = 0
+    for seed in range(15):
+        a, m, *rest = (1 << i for i in random.Random(seed).sample(range(9), 2 + others))
+        oracle = Oracle(9, (a, sum(rest)), masked=((m, a),))
         conclusion, _, _ = solve(oracle)
         found = {cause.parameters for cause in conclusion.causes}
-        assert conclusion.status == "isolated" and found <= {a, b} and b in found
+        assert conclusion.status == "isolated" and found <= {a, sum(rest)} and (others > 1 or sum(rest) in found)
         assert conclusion.safe is None or not oracle.fails(conclusion.safe)
-        if a in found:
-            outcomes["a found"] += 1
-            outcomes["named"] += (m, a) in conclusion.masking
-        else:
-            outcomes["a missed"] += 1
-    assert outcomes["named"] == outcomes["a found"] > 0, outcomes
+        if a in found:  # if it was never seen to fail, nothing can be seen to hide it
+            assert conclusion.masking == ((m, a),)
+            named += 1
+    assert named >= 2
 
 
 def test_trials_that_run_at_once_ask_different_questions() -> None:
@@ -151,8 +150,9 @@ def test_trials_that_run_at_once_ask_different_questions() -> None:
     assert len(set(asked)) == 4 and frozenset() not in asked and frozenset(names) not in asked
 
 
+@pytest.mark.slow
 @pytest.mark.training
-@pytest.mark.parametrize("rate", [slow(0.9), 0.7, slow(0.5)])
+@pytest.mark.parametrize("rate", [0.9, 0.7, 0.5])
 def test_more_confidence_is_no_less_right_and_costs_more(rate: float) -> None:
     right, trials = [], []
     for confidence in (0.8, 0.99):

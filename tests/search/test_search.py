@@ -63,28 +63,12 @@ def test_twenty_thousand_oracles_with_rules() -> None:
 
 
 @pytest.mark.training
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 2**32), st.integers(5, 10))
-def test_larger_oracles_with_rules(seed: int, size: int) -> None:
-    oracle = draw(random.Random(seed), size, rules=2)
-    conclusion, _, _ = solve(oracle)
-    assert complaint(oracle, conclusion) is None, (oracle, conclusion)
-
-
-@pytest.mark.training
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from((2, 4, 8)))
 def test_parallel_runs_change_nothing_in_the_answer(seed: int, jobs: int) -> None:
     oracle = draw(random.Random(seed), 9)
     conclusion, _, _ = solve(oracle, jobs=jobs)
     assert complaint(oracle, conclusion) is None and conclusion.complete
-
-
-def test_first_stops_at_a_proven_cause() -> None:
-    oracle = Oracle(10, (0b11, 0b1100))
-    conclusion, records, _ = solve(oracle, first=True)
-    assert len(conclusion.causes) == 1 and not conclusion.complete
-    assert len(records) < len(solve(oracle)[1])
 
 
 LARGER = ((19, 2, 15.0), (64, 2, 19.0))
@@ -142,22 +126,6 @@ def test_equal_records_give_equal_questions() -> None:
 def test_hitting_sets() -> None:
     assert minimal_hitting_sets([]) == [0]
     assert set(minimal_hitting_sets([0b11, 0b101])) == {0b1, 0b110}
-
-
-def test_a_setting_that_hides_the_failure_is_named() -> None:
-    # a (0) fails alone but not together with m (1); b and c (2, 3) fail in any case.
-    named = 0
-    rng = random.Random(5)
-    for _ in range(25):
-        a, m, b, c = (1 << i for i in rng.sample(range(10), 4))
-        oracle = Oracle(10, (a, b | c), masked=((m, a),))
-        conclusion, _, _ = solve(oracle)
-        found = {cause.parameters for cause in conclusion.causes}
-        assert conclusion.status == "isolated" and found <= {a, b | c}
-        if a in found:  # if it was never seen to fail, nothing can be seen to hide it
-            assert conclusion.masking == ((m, a),)
-            named += 1
-    assert named >= 3
 
 
 def one_minimal(oracle: Oracle, mask: int) -> bool:
