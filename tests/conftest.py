@@ -113,7 +113,7 @@ class WarmTRL:
         self.server.fork(forked, request)
         ending = watch(Training(forked, traces), traces, Patience(patience, patience, patience))
         traces.read()
-        return Run(observe(traces, folder, ending), traces, folder)
+        return Run(observe(traces, ending), traces, folder)
 
     def capture(self, script: Path, *argv: str, **options: object) -> Capture:
         run = self.run(script, *argv, **options)

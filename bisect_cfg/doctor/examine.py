@@ -235,10 +235,7 @@ def _run(target: Script | list[str], launcher: str) -> Inspection:
         path = folder / protocol.ORDERS_FILE
         environment, restore = probe_environment(os.environ, path)
         write_json(path, protocol.to_json(protocol.Inspect(restore, name, launcher != "python")))
-        try:
-            process = supervisor.start(command, environment, folder)
-        except OSError as error:
-            raise InputError(f"{command[0]} cannot be started: {error.strerror}.") from None
+        process = supervisor.start(command, environment, folder)
         try:
             code = _wait(process, folder)
         finally:

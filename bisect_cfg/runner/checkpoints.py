@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import struct
 import zipfile
 from collections.abc import Iterator
@@ -127,23 +126,8 @@ def _tables(path: Path) -> Iterator[Path]:
             yield path / (path / LATEST).read_text(encoding="utf-8").strip()
 
 
-_REFUSALS = (
-    (r"size mismatch for (\S+?): copying a param with shape (?:torch\.Size\()?(\[[^]]*\])\)? from checkpoint, "
-     r"the shape in current model is (?:torch\.Size\()?(\[[^]]*\])",
-     "{0} has the shape {1} there, and {2} in this training"),
-    (r'Missing key\(s\) in state_dict: "([^"]+)"', "{0} of this training is not in it"),
-    (r'Unexpected key\(s\) in state_dict: "([^"]+)"', "{0} is in it, and not in this training"),
-    (r"parameter group that doesn't match the size", "it is of another number of weights"),
-    (r"different number of parameter groups", "its weights are in other groups"),
-)  # fmt: skip
-"""What torch 2.15 says (`Module.load_state_dict`, `Optimizer.load_state_dict`), and what it means."""
-
-
 def in_words(refused: OriginRefused) -> str:
-    """Why a checkpoint could not be loaded; an unknown message is quoted."""
-    for pattern, words in _REFUSALS:
-        if found := re.search(pattern, refused.message):
-            return words.format(*found.groups())
+    """Why a checkpoint could not be loaded, as torch says it."""
     return f"{refused.type}: {' '.join(refused.message.split())[:500]}"
 
 

@@ -22,7 +22,6 @@ import shutil
 import subprocess
 import sysconfig
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +34,6 @@ CACHE = "environments"
 
 COMPLETE = "complete"
 """File in the folder of a complete environment; its time is when the environment was last used."""
-
-LOOKS = 3
-"""How often compiled modules of other environments are looked for: there are none before the first trial has ended."""
 
 TAIL = 1200
 """Characters of uv's output that are quoted, from its end: the reasons stand there."""
@@ -115,7 +111,6 @@ class Environments:
     ) -> None:
         self.folder, self._base, self._building, self._like = folder.absolute(), base, building, like
         self._run = run
-        self._looks: Counter[Path] = Counter()
         self.built: list[Environment] = []
         """Those that were built here, in order."""
         self.used: dict[Path, None] = {}
@@ -135,7 +130,6 @@ class Environments:
         if (folder / COMPLETE).exists():
             with contextlib.suppress(OSError):  # a cache of somebody else's may be read only
                 (folder / COMPLETE).touch()
-            self._link_compiled(folder)
             return Environment(folder, python)
         with open(folder.with_suffix(".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -148,16 +142,6 @@ class Environments:
         self.built.append(environment)
         prune(self.folder, ROOM)
         return environment
-
-    def _link_compiled(self, folder: Path) -> None:
-        """Link the compiled modules of another environment, once: compiling anew what training imports takes nine
-        seconds of a processor."""
-        if os.environ.get("PYTHONDONTWRITEBYTECODE") or self._looks[folder] == LOOKS:
-            return
-        self._looks[folder] += 1
-        others = [*reversed(complete_in(self.folder)), *([] if self._like is None else [self._like])]
-        if any(link_compiled(other, folder) for other in others if other != folder):
-            self._looks[folder] = LOOKS
 
     def _key(self, lines: Collection[str]) -> str:
         """Content, Python and platform as a name."""
@@ -173,6 +157,8 @@ class Environments:
             self._uv(log, [uv, "venv", "--quiet", "--no-project", "--python", self._base, str(folder)])
             install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", python]
             self._uv(log, [*install, "--requirement", str(requirements)])
+            for other in filter(None, (*complete_in(self.folder)[-1:], self._like)):
+                _link_compiled(other, folder)
             (folder / COMPLETE).touch()
         except BaseException:  # on a full disk half of one would keep it full
             shutil.rmtree(folder, ignore_errors=True)
@@ -188,23 +174,22 @@ class Environments:
             CannotBuild: it fails.
             InputError: there is no room.
         """
-        code, said = self._end_of(log, command)
-        if code and any(word in said.lower() for word in _OFFLINE):
-            code, said = self._end_of(log, [*command, "--offline"])
-            said = f"There is no network, and not everything is in uv's cache.\n{said}"
-        if code and ("No space left" in said or shutil.disk_usage(self.folder).free < NO_ROOM):
+        for more in ([], ["--offline"]):
+            log.unlink(missing_ok=True)  # of the one before, or of one that was killed
+            if self._run([*command, *more], log) == 0:
+                return
+            said = log.read_text(errors="replace")
+            if not any(word in said.lower() for word in _OFFLINE):
+                break
+        if "No space left" in said or shutil.disk_usage(self.folder).free < NO_ROOM:
             raise InputError(
                 f"The disk is full, so that no environment can be built in {self.folder}.",
                 f"bisect-cfg envs prune --env-cache {shlex.quote(str(self.folder))} empties it; --env-cache names "
                 "another place.",
             )
-        if code:
-            raise CannotBuild(said.strip()[-TAIL:])
-
-    def _end_of(self, log: Path, command: Sequence[str]) -> tuple[int, str]:
-        """Run a command; its exit status, and what it has printed."""
-        log.unlink(missing_ok=True)  # of the one before, or of one that was killed
-        return self._run(command, log), log.read_text(errors="replace")
+        if more:
+            said = f"There is no network, and not everything is in uv's cache.\n{said}"
+        raise CannotBuild(said.strip()[-TAIL:])
 
 
 def _dated(line: str) -> str:
@@ -244,20 +229,16 @@ def prune(cache: Path, room: int = 0) -> list[Path]:
     return gone
 
 
-def link_compiled(other: Path, folder: Path) -> int:
-    """Link the compiled modules of another environment whose sources are the same files on disk as here; how many there
-    are now."""
-    count = 0
+def _link_compiled(other: Path, folder: Path) -> None:
+    """Link the compiled modules of another environment whose sources are the same files on disk as here: compiling
+    anew what training imports takes nine seconds of a processor."""
     for compiled in (other / "lib").rglob("__pycache__/*.pyc"):
         source = compiled.parent.with_name(f"{compiled.name.partition('.')[0]}.py")
         here = folder / source.relative_to(other)
-        with contextlib.suppress(OSError):  # one that is not there, or on another disk
+        with contextlib.suppress(OSError):  # one that is not there, or on another disk, or was linked already
             if os.path.samefile(source, here):
                 (here.parent / "__pycache__").mkdir(exist_ok=True)
-                with contextlib.suppress(FileExistsError):
-                    os.link(compiled, here.parent / "__pycache__" / compiled.name)
-                count += 1
-    return count
+                os.link(compiled, here.parent / "__pycache__" / compiled.name)
 
 
 def size_of(folder: Path) -> int:

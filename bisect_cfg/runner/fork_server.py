@@ -15,13 +15,12 @@ import itertools
 import json
 import os
 import queue
-import re
 import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +33,7 @@ from bisect_cfg.runner.hang import PHASE_SECONDS
 from bisect_cfg.runner.ranks import FirstLaunch, free_port
 from bisect_cfg.runner.starts import COLD, IMPORTS, STARTS
 from bisect_cfg.runner.supervisor import Run, Supervisor
+from bisect_cfg.runner.supervisor_process import SERVER_SOCKET
 from bisect_cfg.targets.captured import Capture
 from bisect_cfg.targets.launch_settings import ACCELERATE, shares_out
 from bisect_cfg.targets.launchers import accelerate_launch
@@ -55,14 +55,6 @@ its training, and at least `PHASE_SECONDS`. That is generous: the second time ev
 LIVING = 3
 """How many servers of other environments are kept. Each holds the imported libraries, a gigabyte or two; starting one
 again takes seconds."""
-
-IMPORTED_BY_ALL = ("torch", "transformers", "trl", "trl.trainer.grpo_trainer", "trl.trainer.grpo_config")
-IMPORTED_BY_SOME = ("datasets", "peft", "accelerate", "bitsandbytes", "vllm", "deepspeed")
-"""Modules that take seconds to import. Until the first run has shown what a script imports, these are imported ahead:
-the first always, the others if its text names them."""
-
-PREPARING = "preparing"
-"""In place of a start: the server imports libraries, before the first run is over, and runs none of the user's code."""
 
 
 class ServerGone(Exception):
@@ -102,8 +94,8 @@ class ForkServer:
         probed, restore = probe_environment(environment, path)
         self._ours, theirs = socket.socketpair()
         with theirs:
-            write_json(path, protocol.to_json(Serve(restore, list(modules), theirs.fileno())))
-            self._process = supervisor.start(command, probed, folder, pass_fds=[theirs.fileno()], lasting=True)
+            write_json(path, protocol.to_json(Serve(restore, list(modules), SERVER_SOCKET)))
+            self._process = supervisor.start(command, probed, folder, server=theirs.fileno())
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._asked: dict[int, _Question] = {}
@@ -201,17 +193,6 @@ def probe_environment(
     return {**environment, **added}, {name: environment.get(name) for name in added}
 
 
-def probable_imports(script: Path) -> list[str]:
-    """Modules to import ahead of a script, except those that a file beside it would shadow."""
-    try:
-        text = script.read_text(errors="replace")
-    except OSError:
-        text = ""
-    wanted = [*IMPORTED_BY_ALL, *(name for name in IMPORTED_BY_SOME if re.search(rf"\b{name}\b", text))]
-    beside = {path.stem for path in script.resolve().parent.glob("*") if path.is_dir() or path.suffix == ".py"}
-    return [name for name in wanted if name.split(".")[0] not in beside]
-
-
 def imports_ahead(capture: Capture) -> tuple[str, ...]:
     """Modules that a process may import before it runs the script.
 
@@ -225,21 +206,6 @@ def imports_ahead(capture: Capture) -> tuple[str, ...]:
     return capture.modules
 
 
-@dataclass(frozen=True)
-class FirstRun:
-    """What the first run has shown of how the script starts; empty before that.
-
-    Attributes:
-        capture: what the script set.
-        seconds: until its training began.
-        launched: what the user's launcher started; None where there is no launcher.
-    """
-
-    capture: Capture | None = None
-    seconds: float = 0.0
-    launched: FirstLaunch | None = None
-
-
 class Starts:
     """The start that trials take, and its server. Thread-safe.
 
@@ -247,12 +213,13 @@ class Starts:
         script, supervisor: what is started, and what starts it.
         folder: of the study.
         interrupted: set to stop waiting for the server.
-        first: what the first run has shown, if it is over.
         environment: packages to run with; None for the user's own.
 
     Attributes:
-        start: that trials take.
-        first: what the first run has shown.
+        start: that trials take. Set it to one that was found sound earlier; its server starts when a trial needs it.
+        capture: what the script set in the first run; None before.
+        launched: what the user's launcher started then; None before, and where there is no launcher.
+        seconds: until its training began.
         folder: of the server, with its log.
         variables: additional environment variables of everything that is started.
     """
@@ -263,51 +230,35 @@ class Starts:
         folder: Path,
         supervisor: Supervisor,
         interrupted: threading.Event,
-        first: FirstRun | None = None,
         environment: Environment | None = None,
     ) -> None:
         self.variables: Mapping[str, str] = {} if environment is None else environment.variables
         self.start = COLD
-        self.first = first or FirstRun()
+        self.learn(None)
         self.folder = folder / ("server" if environment is None else f"server-{environment.folder.name}")
         self._script, self._supervisor, self._interrupted = script, supervisor, interrupted
         self._server: ForkServer | None = None
-        self._stands_at = COLD  # the start that the server is of, or PREPARING; COLD: there is none
+        self._stands_at = COLD  # the start that the server is of; COLD: there is none
         self._lock = threading.RLock()
 
     def under(self, environment: Environment) -> Starts:
         """The same in an environment with other packages, at a colder start if this one is unsound there."""
-        first, launched = self.first, self.launched
-        if launched is not None:
-            first = replace(first, launched=replace(launched, words=(environment.python, *launched.words[1:])))
+        launched = self.launched and replace(self.launched, words=(environment.python, *self.launched.words[1:]))
         script = self._script.under(environment.python)
-        starts = Starts(script, self.folder.parent, self._supervisor, self._interrupted, first, environment)
+        starts = Starts(script, self.folder.parent, self._supervisor, self._interrupted, environment)
+        starts.learn(self.capture, self.seconds, launched)
         colder = tuple(STARTS)[tuple(STARTS).index(self.start) :]
         next(start for start in colder if starts.start_at(start) is None)
         return starts
 
-    @property
-    def capture(self) -> Capture | None:
-        """What the script set in the first run; None before."""
-        return self.first.capture
-
-    @property
-    def launched(self) -> FirstLaunch | None:
-        """What the user's launcher started then; None before, and where there is no launcher."""
-        return self.first.launched
+    def learn(self, capture: Capture | None, seconds: float = 0.0, launched: FirstLaunch | None = None) -> None:
+        """Take in what the first run has shown; see the attributes."""
+        self.capture, self.seconds, self.launched = capture, seconds, launched
 
     @property
     def patience(self) -> float:
         """Seconds for reaching a fork point, or the training."""
-        return max(PHASE_SECONDS, SERVER_PATIENCE * self.first.seconds)
-
-    def learn(self, first: FirstRun) -> None:
-        """The first run is over; call it before anything but `prepare`."""
-        self.first = first
-
-    def recall(self, start: str) -> None:
-        """Have trials take a start that was found sound earlier in this study; the server starts when one needs it."""
-        self.start = start
+        return max(PHASE_SECONDS, SERVER_PATIENCE * self.seconds)
 
     def close(self) -> None:
         """End the server."""
@@ -315,13 +266,6 @@ class Starts:
             if self._server is not None:
                 self._server.close()
             self._server, self._stands_at = None, COLD
-
-    def prepare(self) -> None:
-        """Let a server import libraries while the first run is active."""
-        with self._lock:
-            if self._server is None:
-                self._server = self._new_server(probable_imports(self._script.path))
-                self._stands_at = PREPARING
 
     def start_at(self, start: str) -> str | None:
         """Have trials take a start from now on, and bring up its server.
@@ -391,7 +335,7 @@ class Starts:
         """
         for _ in range(2):
             with self._lock:
-                if self._stands_at in (COLD, PREPARING):
+                if self._server is None:
                     reason = self._bring_up(IMPORTS if self.start == COLD else self.start)
                     if reason is not None:
                         raise InputError(
@@ -414,15 +358,13 @@ class Starts:
         """Bring up the server of a start, whatever start trials take; returns as `start_at`."""
         if start == self._stands_at:
             return None
-        ahead = () if self.capture is None else imports_ahead(self.capture)
-        if start == COLD or not self._can_go_on(ahead):
+        if start == COLD or self._stands_at != IMPORTS:  # one that has run the script cannot go back
             self.close()
         if start == COLD:
             return None
         fork_point, reason = STARTS[start].fork_point, None
         if self._server is None:
-            self._server, self._stands_at = self._new_server(ahead), PREPARING
-        if self._stands_at == PREPARING:
+            self._server = self._new_server()
             reason = self._server.wait_until_ready(self.patience, self._interrupted)
         if reason is None and fork_point is not None:
             self._server.advance(fork_point(self.capture))
@@ -433,16 +375,9 @@ class Starts:
         self._stands_at = start
         return None
 
-    def _can_go_on(self, ahead: Sequence[str]) -> bool:
-        """Whether the server can be brought to another start: it has run nothing of the script, and imported only what
-        it may (`ahead`)."""
-        if self._stands_at != PREPARING or self.capture is None:
-            return self._stands_at in (IMPORTS, PREPARING)
-        other = self.launched is not None and list(self.launched.words) != self._script.command
-        return not (other or self.capture.prepares or ahead != self.capture.modules)
-
-    def _new_server(self, modules: Sequence[str]) -> ForkServer:
+    def _new_server(self) -> ForkServer:
         make_folder(self.folder)
+        modules = () if self.capture is None else imports_ahead(self.capture)
         launched, command, shared = self.launched, self._script.command, {}
         if launched is not None:
             command, shared = launched.words, launched.shared

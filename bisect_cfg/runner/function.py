@@ -15,11 +15,9 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
-import json
 import os
 import pickle
 import resource
-import signal
 import sys
 import time
 import types
@@ -27,8 +25,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from bisect_cfg.common.configuration import Configuration, Outcome, Value, shown
+from bisect_cfg.common.failures.signals import signal_name
 from bisect_cfg.common.failures.signature import from_exception
-from bisect_cfg.common.json_files import digest
+from bisect_cfg.common.json_files import digest, strict
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.runner.supervisor import Run, Supervisor
 from bisect_cfg.store.causes import RETURNED_FALSE
@@ -198,10 +197,7 @@ def _result_of_status(status: int) -> TrialResult:
     """The result of a child that ended without one; `status` is negative for a signal."""
     if status >= 0:
         return _result_of_exit(status)
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
+    name = signal_name(-status) or f"signal {-status}"
     return TrialResult(Outcome.FAIL, name, f"the trial was killed by {name}")
 
 
@@ -230,19 +226,13 @@ def _answer(trial: TrialFunction, held: list[Value], message: bytes, answer: int
 
 def _plain(result: TrialResult) -> TrialResult:
     """A result of plain values, which the caller's process can load; attributes as JSON has them."""
-    attributes = {}
-    for name, value in dict(result.attributes).items():
-        try:
-            attributes[str(name)] = json.loads(json.dumps(value))
-        except (TypeError, ValueError):
-            attributes[str(name)] = repr(value)
     return TrialResult(
         result.outcome,
         None if result.signature is None else str(result.signature),
         str(result.message),
         float(result.seconds),
         None if result.step is None else int(result.step),
-        attributes,
+        strict(dict(result.attributes)),
         {int(step): float(value) for step, value in dict(result.intermediate).items()},
     )
 

@@ -172,29 +172,16 @@ class Silence:
         return max(least, patience.times * self.pauses.get(IN_TRAINING, 0.0)), "no heartbeat"
 
 
-class Pulse:
-    """The heartbeat file of a trial's folder, read from outside.
+def heartbeat_in(folder: Path) -> tuple[int, str]:
+    """How many heartbeats a run has counted in its folder, and the name of its phase; (0, "") while there is no count.
 
-    It is read, not mapped, so that nothing the trial does to the file can harm the tool.
+    The file is read, not mapped, so that nothing the run does to it can harm the tool.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / HEARTBEAT_FILE
-        self._handle: int | None = None
-
-    def read(self) -> tuple[int, str]:
-        """The count so far, and the name of the phase; (0, "") while there is no such file."""
-        try:
-            if self._handle is None:
-                self._handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            data = os.pread(self._handle, HEARTBEAT_SIZE, 0)
-        except OSError:
-            return 0, ""
-        name = data[HEARTBEAT_NAME].rstrip(b"\0").decode("ascii", "replace")
-        return int.from_bytes(data[:8], sys.byteorder), name if name.isascii() and name.isprintable() else ""
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+    try:
+        handle = os.open(folder / HEARTBEAT_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(handle, "rb", buffering=0) as stream:
+            data = stream.read(HEARTBEAT_SIZE) or b""
+    except OSError:
+        return 0, ""
+    name = data[HEARTBEAT_NAME].rstrip(b"\0").decode("ascii", "replace")
+    return int.from_bytes(data[:8], sys.byteorder), name if name.isascii() and name.isprintable() else ""

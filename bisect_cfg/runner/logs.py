@@ -17,57 +17,47 @@ LOG_SLACK = 4 << 20
 BLOCK = 4096
 """Bytes of a file system's blocks: holes begin and end with one."""
 
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate
+
 
 class Log:
     """A log that is being written, by whoever has it open for appending.
 
-    Where the file system can, a hole takes the place of the middle while the log grows, which loses nothing else and
-    which no writer notices. Elsewhere the log is cut and its end appended again.
+    A hole takes the place of the middle while the log grows, which loses nothing else and which no writer notices. A
+    file system without holes (some network disks) has the whole log until the run is over.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._freed = LOG_HEAD  # up to here it is gone, or head
 
-    def bound(self) -> bool:
-        """Let the middle go if there is too much of it; whether there was."""
-        with contextlib.suppress(OSError), open(self._path, "r+b", opener=_appending) as log:
+    def bound(self) -> None:
+        """Let the middle go if there is too much of it."""
+        with contextlib.suppress(OSError), _opened(self._path) as log:  # there is none yet, perhaps
             size = os.fstat(log.fileno()).st_size
             if size - self._freed > LOG_TAIL + LOG_SLACK:
                 end = (size - LOG_TAIL) // BLOCK * BLOCK
-                if _punch(log.fileno(), self._freed, end - self._freed):
-                    self._freed = end
-                else:
-                    _cut(log, size)
-                return True
-        return False  # there is none, or the disk is full: it is as it is
+                where = ctypes.c_longlong(self._freed), ctypes.c_longlong(end - self._freed)
+                ctypes.CDLL(None).fallocate(log.fileno(), _KEEP_SIZE | _PUNCH_HOLE, *where)
+                self._freed = end
 
 
 def shorten(path: str | os.PathLike[str]) -> None:
     """Keep the head and the tail of a log that is no longer written."""
-    with contextlib.suppress(OSError), open(path, "r+b", opener=_appending) as log:
+    with contextlib.suppress(OSError), _opened(path) as log:
         size = os.fstat(log.fileno()).st_size
-        if size > LOG_HEAD + LOG_TAIL + LOG_SLACK // 4:
-            _cut(log, size)
+        if size <= LOG_HEAD + LOG_TAIL + LOG_SLACK // 4:
+            return
+        head = log.read(LOG_HEAD)
+        head_end = head.rfind(b"\n") + 1 or len(head)
+        log.seek(size - LOG_TAIL)
+        tail = log.read(LOG_TAIL)
+        first_line = tail.find(b"\n", 0, LOG_TAIL // 2) + 1  # the rest of a line says little
+        log.truncate(head_end)
+        log.seek(head_end)
+        log.write(f"\n[... {size - LOG_TAIL + first_line - head_end} bytes left out here ...]\n\n".encode())
+        log.write(tail[first_line:])
 
 
-def _appending(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-
-
-def _cut(log: BinaryIO, size: int) -> None:
-    head = log.read(LOG_HEAD)
-    head_end = head.rfind(b"\n") + 1 or len(head)
-    log.seek(size - LOG_TAIL)
-    tail = log.read(LOG_TAIL)
-    first_line = tail.find(b"\n", 0, LOG_TAIL // 2) + 1  # the rest of a line says little
-    log.truncate(head_end)
-    log.write(f"\n[... {size - LOG_TAIL + first_line - head_end} bytes left out here ...]\n\n".encode())
-    log.write(tail[first_line:])
-
-
-def _punch(handle: int, start: int, length: int) -> bool:
-    keep_size, punch_hole = 1, 2
-    fallocate = ctypes.CDLL(None).fallocate
-    fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
-    return fallocate(handle, keep_size | punch_hole, start, length) == 0
+def _opened(path: str | os.PathLike[str]) -> BinaryIO:
+    return open(path, "r+b", opener=lambda path, flags: os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW))

@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bisect_cfg.common.failures import signature as signatures
@@ -61,39 +61,25 @@ _COMPLAINTS = (
 """How programs say that something went wrong, the plainest words first."""
 
 
-@dataclass(frozen=True)
-class _Death:
-    """What ended a run before its time, if anything did; the fields are those of `Observation`."""
-
-    died: Signature | None = None
-    message: str = ""
-    place: str = ""
-    after: str = ""
-    rank: int | None = None
-    non_finite_at: int | None = None
-
-
-def observe(traces: Traces, folder: Path, ending: Ending) -> Observation:
+def observe(traces: Traces, ending: Ending) -> Observation:
     """What was seen of a run with a probe.
 
     Args:
-        traces: read to their end.
-        folder: of the run, which has ``log.txt``.
+        traces: read to their end; ``log.txt`` is in their folder.
         ending: how it came to its end.
     """
-    rows, begun = traces.metrics.rows, traces.begun
+    rows, begun, log = traces.metrics.rows, traces.begun, traces.folder / "log.txt"
     several = ranks_of(traces)
     if several and traces.event(Unwatched) is None:
-        death = _death_of_several(several, folder / "log.txt", ending)
+        death = _death_of_several(several, log, ending)
         begun = begun or next((row for rank in several if (row := rank.traces.begun)), None)
     else:
-        death = _death(traces, folder, folder / "log.txt", ending)
-    if begun is not None and (unheard := _not_handed_over((traces, *(rank.traces for rank in several)), folder)):
-        message = f"the script trained without being handed {', '.join(unheard)} as this trial has it"
-        death = _Death(Signature(INVALID, "", message), message)
+        death = _death(traces, log, ending)
+    if begun is not None and (unheard := _not_handed_over([traces, *(rank.traces for rank in several)])):
+        death = _says_nothing(f"the script trained without being handed {', '.join(unheard)} as this trial has it")
     blamed = next((rank.traces for rank in several if rank.number == death.rank), traces)
-    seen = Observation(
-        **vars(death),
+    seen = replace(
+        death,
         ended=_ended(death, traces.event(TrainEnd)),
         steps=len(blamed.metrics.rows),
         seconds=ending.seconds,
@@ -105,10 +91,14 @@ def observe(traces: Traces, folder: Path, ending: Ending) -> Observation:
     return replace(seen, trace=trace_of(seen, traces.as_metrics))
 
 
-def _not_handed_over(processes: Sequence[Traces], folder: Path) -> list[str]:
+def _says_nothing(message: str) -> Observation:
+    return Observation(Signature(INVALID, "", message), message=message)
+
+
+def _not_handed_over(processes: Sequence[Traces]) -> list[str]:
     """The script's own settings that a run was to have and its script has not got."""
     try:
-        orders = json.loads((folder / ORDERS_FILE).read_text())["request"]["overrides"]
+        orders = json.loads((processes[0].folder / ORDERS_FILE).read_text())["request"]["overrides"]
     except (OSError, ValueError, KeyError):
         return []
     told = [event for traces in processes for event in traces.all(ConfigResolved) if event.kind == "script"]
@@ -116,7 +106,7 @@ def _not_handed_over(processes: Sequence[Traces], folder: Path) -> list[str]:
     return [name for name in orders if Name.of(name).space == "script" and name not in handed]
 
 
-def _ended(death: _Death, end: TrainEnd | None) -> Ended:
+def _ended(death: Observation, end: TrainEnd | None) -> Ended:
     if death.died is not None:
         return Ended.FAILURE
     if end is None:
@@ -124,17 +114,19 @@ def _ended(death: _Death, end: TrainEnd | None) -> Ended:
     return Ended.HORIZON if end.stopped == "horizon" else Ended.END
 
 
-def _death_of_several(ranks: Sequence[Rank], log: Path, ending: Ending) -> _Death:
+def _death_of_several(ranks: Sequence[Rank], log: Path, ending: Ending) -> Observation:
     """The failure of the first process that failed, not of one that only noticed that another had gone."""
     if ending.hang is not None:  # one does not come, the others wait for it
         blamed = next((rank for rank in ranks if rank.code is None and not rank.waits_in), ranks[0])
-        place = innermost_frame(blamed.folder)
-        return _Death(Signature("hang"), ending.hang, place, _waiting(ranks, blamed), blamed.number)
+        place = innermost_frame(blamed.traces.folder)
+        return Observation(
+            Signature("hang"), message=ending.hang, place=place, after=_waiting(ranks, blamed), rank=blamed.number
+        )
     if any(rank.message for rank in ranks):  # all share the log: it shows what another process died of
         log = Path(os.devnull)
     ended = [rank for rank in ranks if rank.code is not None or ending.exit_code is not None]  # not by us
     ended.sort(key=lambda rank: only_noticed(rank.code, rank.message))
-    deaths = [(rank, _death(rank.traces, rank.folder, log, replace(ending, exit_code=rank.code))) for rank in ended]
+    deaths = [(rank, _death(rank.traces, log, replace(ending, exit_code=rank.code))) for rank in ended]
     found = [replace(death, rank=rank.number) for rank, death in deaths if death.died is not None]
     if found:
         first = found[0]
@@ -143,8 +135,8 @@ def _death_of_several(ranks: Sequence[Rank], log: Path, ending: Ending) -> _Deat
         return replace(first, rank=None) if first.non_finite_at and len(alike) == len(ranks) > 1 else first
     code = ending.exit_code
     if code and not any(rank.traces.event(TrainEnd) for rank in ranks):
-        return _Death(signatures.from_exit(code, log), f"the launcher ended with status {code}")
-    return _Death()
+        return Observation(signatures.from_exit(code, log), message=f"the launcher ended with status {code}")
+    return Observation()
 
 
 def _waiting(ranks: Sequence[Rank], blamed: Rank) -> str:
@@ -156,7 +148,7 @@ def _waiting(ranks: Sequence[Rank], blamed: Rank) -> str:
     return f"{who} for it in {' or '.join(dict.fromkeys(places.values()))}"
 
 
-def _death(traces: Traces, folder: Path, log: Path, ending: Ending) -> _Death:
+def _death(traces: Traces, log: Path, ending: Ending) -> Observation:
     """What ended one process."""
     refused = _refused(traces)
     if refused is not None:
@@ -171,37 +163,43 @@ def _death(traces: Traces, folder: Path, log: Path, ending: Ending) -> _Death:
         after = f"{raised.type}: {_line(raised.message)}" if raised else ""
         at = max(weights.step - traces.before, 1)  # as the rows count
         found = Signature("non-finite", "parameters", where=_origin(rows, at))
-        return _Death(found, f"NaN or infinite weights ({weights.parameter})", after=after, non_finite_at=at)
+        return Observation(
+            found, message=f"NaN or infinite weights ({weights.parameter})", after=after, non_finite_at=at
+        )
     if ending.hang is not None:
-        return _Death(Signature("hang"), ending.hang, innermost_frame(folder))
+        return Observation(Signature("hang"), message=ending.hang, place=innermost_frame(traces.folder))
     if raised is not None:
         frames = [(path, function) for path, _, function in raised.frames]
         found = signatures.from_exception(raised.type, raised.message, frames, log)
-        return _Death(found, f"{raised.type}: {_line(raised.message)}")
+        return Observation(found, message=f"{raised.type}: {_line(raised.message)}")
     end = TrainEnd(len(rows)) if well else end
     if end is not None:
         if end.steps == 0 and not rows:
-            return _Death(Signature("no-steps"), "training ended without a single optimizer step")
-        return _Death()
+            return Observation(Signature("no-steps"), message="training ended without a single optimizer step")
+        return Observation()
     if ending.exit_code is None:  # ended by us because a symptom was certain
-        return _Death()
+        return Observation()
     if ending.exit_code != 0:
         found = signatures.from_exit(ending.exit_code, log)
         signal = found.kind == "signal"
-        return _Death(found, found.name if signal else str(found), innermost_frame(folder) if signal else "")
+        return Observation(
+            found, message=found.name if signal else str(found), place=innermost_frame(traces.folder) if signal else ""
+        )
     if not begun:
-        return _Death(Signature("no-training"), "the script ended without training")
-    return _Death(Signature("exit", "0"), "the process ended in the middle of training, with exit status 0")
+        return Observation(Signature("no-training"), message="the script ended without training")
+    return Observation(
+        Signature("exit", "0"), message="the process ended in the middle of training, with exit status 0"
+    )
 
 
-def _refused(traces: Traces) -> _Death | None:
+def _refused(traces: Traces) -> Observation | None:
     """Why a run says nothing about any failure: it could not be watched, or could not begin as planned."""
     unwatched, refused, short = traces.event(Unwatched), traces.event(OriginRefused), traces.event(TooShort)
     invalid = traces.event(ConfigInvalid) if traces.begun is None else None
     other = traces.event(OtherSchedule)
     if unwatched is not None:
         message = f"{unwatched.command} loaded torch where nothing could watch it, and was ended"
-        return _Death(Signature(UNWATCHED), message)
+        return Observation(Signature(UNWATCHED), message=message)
     if refused is not None:
         message = f"the checkpoint's {refused.what} cannot be loaded: {_line(in_words(refused))}"
     elif short is not None:
@@ -216,7 +214,7 @@ def _refused(traces: Traces) -> _Death | None:
         message = f"{invalid.type}: {invalid.message}"
     else:
         return None
-    return _Death(Signature(INVALID, "", message), message)
+    return _says_nothing(message)
 
 
 def _origin(rows: Sequence[Row], step: int) -> str:
@@ -235,9 +233,10 @@ def _line(text: str) -> str:
 # ---------------------------------------------------------------------------------------------------- any command
 
 
-def observe_command(rows: Sequence[Row], folder: Path, ending: Ending) -> Observation:
-    """What was seen of a run of any command that printed these metric rows; its folder has ``log.txt``."""
-    died, message = _death_of_command(folder / "log.txt", ending)
+def observe_command(traces: Traces, ending: Ending) -> Observation:
+    """What was seen of a run of any command, by what it printed into ``log.txt``."""
+    rows = traces.metrics.rows
+    died, message = _death_of_command(traces.folder / "log.txt", ending)
     ended = Ended.FAILURE if died is not None else Ended.END if ending.exit_code == 0 else Ended.STOPPED
     steps = rows[-1]["step"] if rows else 0
     seen = Observation(died, ended, steps, ending.seconds, scrub(message), trained=bool(rows), counted=bool(rows))

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -33,9 +34,6 @@ FAILED = 70
 """Exit status of a forked process whose own code raised (EX_SOFTWARE)."""
 
 _TRACKER = b"multiprocessing.resource_tracker"
-
-_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
-"""Kernels can be built without these files."""
 
 _fork, _getpid, _exit = os.fork, os.getpid, os._exit
 
@@ -64,7 +62,7 @@ def process(pid: int) -> Process:
     if not text:
         return Process(pid)
     state, *numbers = text.rpartition(b")")[2].split()
-    parent, group, session, *_ = map(int, numbers)
+    parent, group, session = map(int, numbers[:3])
     threads, started, stack, status = (int(numbers[place]) for place in (16, 18, 24, 48))
     return Process(pid, parent, group, session, started, stack, status, state not in (b"Z", b"X") or threads > 1)
 
@@ -72,6 +70,43 @@ def process(pid: int) -> Process:
 def alive(pid: int) -> bool:
     """Whether a process runs (a zombie does not)."""
     return process(pid).runs
+
+
+def descendants(root: int) -> list[Process]:
+    """All processes below `root`, parents first, zombies included."""
+    children: dict[int, list[Process]] = defaultdict(list)
+    for one in map(process, _all()):
+        children[one.parent].append(one)
+    found = [Process(root)]
+    for parent in found:
+        found += children[parent.pid]
+    return found[1:]
+
+
+def _all() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def run_in_environment(pid: int, study: str) -> int | None:
+    """The run in the mark of this study in the environment of a process; None if it has none."""
+    _, found, rest = (b"\0" + read(f"/proc/{pid}/environ")).partition(f"\0{MARK}={study}.".encode())
+    digits = rest[:RUN_DIGITS]
+    return int(digits) if found and digits.isdigit() else None
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    caught = re.search(rb"^SigCgt:\s*(\w+)", read(f"/proc/{pid}/status"), re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+def read(path: str) -> bytes:
+    """Content of a file, empty if it cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError:
+        return b""
 
 
 def fork(main: Callable[[], object]) -> int:
@@ -94,50 +129,6 @@ def fork(main: Callable[[], object]) -> int:
     finally:
         if _getpid() != ours:
             _exit(FAILED)
-
-
-def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
-    caught = re.search(rb"^SigCgt:\s*(\w+)", read(f"/proc/{pid}/status"), re.MULTILINE)
-    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
-
-
-def descendants(root: int) -> list[Process]:
-    """All processes below `root`, parents first, zombies included, each with the parent under which it was found."""
-    found = [Process(root)]
-    for parent in found:
-        found += [process(pid)._replace(parent=parent.pid) for pid in _children(parent.pid)]
-    return found[1:]
-
-
-def _children(pid: int) -> list[int]:
-    if not _LISTS_CHILDREN:
-        return [one.pid for one in map(process, _all()) if one.parent == pid]
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
-    return found
-
-
-def _all() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def run_in_environment(pid: int, study: str) -> int | None:
-    """The run in the mark of this study in the environment of a process; None if it has none."""
-    _, found, rest = (b"\0" + read(f"/proc/{pid}/environ")).partition(f"\0{MARK}={study}.".encode())
-    digits = rest[:RUN_DIGITS]
-    return int(digits) if found and digits.isdigit() else None
-
-
-def read(path: str) -> bytes:
-    """Content of a file, empty if it cannot be read."""
-    try:
-        with open(path, "rb") as stream:
-            return stream.read()
-    except OSError:
-        return b""
 
 
 def ended() -> Iterator[tuple[int, int]]:

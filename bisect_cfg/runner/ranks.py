@@ -19,11 +19,11 @@ from pathlib import Path
 from bisect_cfg.common.failures.health import Symptom
 from bisect_cfg.common.json_files import private
 from bisect_cfg.probe import protocol
-from bisect_cfg.probe.protocol import EVENTS_FILE, STACKS_FILE, Over, RankBegin
+from bisect_cfg.probe.protocol import EVENTS_FILE, Over, RankBegin
 from bisect_cfg.probe.ranks import FOLDER, LAUNCHED
 from bisect_cfg.probe.redact import HIDDEN, mask_arguments
 from bisect_cfg.runner.processes import alive
-from bisect_cfg.runner.traces import Traces, fatal_signal, stack_frames
+from bisect_cfg.runner.traces import Traces, fatal_signal, stack_frames, stacks_in
 from bisect_cfg.targets.launch_settings import given_to_each, shares_out
 
 GRACE_SECONDS = 1.0
@@ -67,13 +67,11 @@ class Rank:
 
     Attributes:
         number: as the launcher counts.
-        folder: where it writes.
         traces: what it wrote.
         code: how it ended, as `subprocess` has it; None while that is not known.
     """
 
     number: int
-    folder: Path
     traces: Traces
     code: int | None = None
 
@@ -98,7 +96,7 @@ class Rank:
     @property
     def waits_in(self) -> str:
         """The collective function in which its last stack shows it waiting for the others, or ""."""
-        frames = stack_frames(_stacks(self.folder))
+        frames = stack_frames(stacks_in(self.traces.folder))
         # The outermost frame of them: what the training called.
         inside = [function for path, _, function in frames if _COLLECTIVE.search(str(path)) and function != "wrapper"]
         return inside[-1] if inside else ""
@@ -112,8 +110,8 @@ class Ranks:
     """
 
     def __init__(self, traces: Traces) -> None:
-        self._folder = traces.events.path.parent
-        self._known = {0: Rank(0, self._folder, traces)}
+        self._folder = traces.folder
+        self._known = {0: Rank(0, traces)}
         self.world = 1
         self._gone: dict[int, float] = {}  # rank -> when its process was first seen gone
         self._noticed: float | None = None  # when the first one died of another's absence, or was cut short
@@ -132,7 +130,7 @@ class Ranks:
         """Take in what is new."""
         for path in self._folder.glob(f"{FOLDER}/*"):
             if path.name.isdigit() and int(path.name) not in self._known:
-                self._known[int(path.name)] = Rank(int(path.name), path, Traces.of(path))
+                self._known[int(path.name)] = Rank(int(path.name), Traces.of(path))
         said: dict[int, int] = {}  # process id -> exit code
         for rank in reversed(self.known):  # its own report before the launcher's, which is with the first
             if rank.number:
@@ -148,7 +146,7 @@ class Ranks:
     def pids(self) -> dict[Path, int | None]:
         """Folder -> process id of each process, None if it is not known yet."""
         others = {self._folder / FOLDER / str(number): None for number in range(1, self.world)}
-        return others | {rank.folder: rank.pid for rank in self.all}
+        return others | {rank.traces.folder: rank.pid for rank in self.all}
 
     def code(self, codes: Mapping[int, int] | None = None) -> int | None:
         """Exit code of the run; None if it goes on. `codes`: process id -> exit code, of those that the supervisor or a
@@ -159,7 +157,7 @@ class Ranks:
                 self._note(rank, codes[rank.pid])
             if rank.code is None and rank.pid is not None and not alive(rank.pid):
                 if now - self._gone.setdefault(rank.number, now) >= GRACE_SECONDS:
-                    self._note(rank, died_of(rank.folder) or 1)
+                    self._note(rank, died_of(rank.traces.folder) or 1)
         failed = [rank for rank in ranks if rank.code]
         for rank in failed:
             if not only_noticed(rank.code, rank.message):
@@ -202,15 +200,8 @@ def differences(ranks: Sequence[Rank]) -> list[Symptom]:
 
 def died_of(folder: Path) -> int | None:
     """The signal that faulthandler saw in a process, as a negative exit code; None if it saw none."""
-    number = fatal_signal(_stacks(folder))
+    number = fatal_signal(stacks_in(folder))
     return None if number is None else -number
-
-
-def _stacks(folder: Path) -> str:
-    try:
-        return (folder / STACKS_FILE).read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 # ------------------------------------------------------------------------------------------------ how they are started

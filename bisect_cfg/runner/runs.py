@@ -60,7 +60,7 @@ class Run:
         """Folder and traces of the process that its outcome is about."""
         for rank in ranks_of(self.traces):
             if rank.number == (self.seen.rank or 0):
-                return rank.folder, rank.traces
+                return rank.traces.folder, rank.traces
         return self.folder, self.traces
 
     @property
@@ -138,14 +138,14 @@ def load_run(study: Path, name: int | str) -> Run | None:
     traces = Traces.of(folder)
     traces.read()
     if not kept.watched:
-        return Run(observe_command(traces.metrics.rows, folder, ending), traces, folder, kept.horizon, COLD)
+        return Run(observe_command(traces, ending), traces, folder, kept.horizon, COLD)
     events = traces.events.path
     if not traces.events.rows and (kept.steps or (events.is_file() and events.stat().st_size)):
         raise InputError(
             f"The study is damaged: {events} holds no event of its run.",
             "Put the file back, or start over with --restart (the old study is kept beside it).",
         )
-    return Run(observe(traces, folder, ending), traces, folder, kept.horizon, kept.level, ending.costly)
+    return Run(observe(traces, ending), traces, folder, kept.horizon, kept.level, ending.costly)
 
 
 def written_by_runs(study: Path) -> set[str]:

@@ -263,7 +263,7 @@ class ScriptSite(Site):
             self.inputs.after_run(traces.all(Opened))
             self.inputs.check()
         self._write_ending(folder, ending, horizon=plan.steps, steps=len(traces.metrics.rows), level=attempt.start)
-        return Run(observe(traces, folder, ending), traces, folder, plan.steps, attempt.start, ending.costly)
+        return Run(observe(traces, ending), traces, folder, plan.steps, attempt.start, ending.costly)
 
     def _patience(self, plan: Plan) -> Patience:
         start, pauses = self.starts.patience, self._pauses

@@ -9,7 +9,6 @@ import os
 import pickle
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -44,7 +43,6 @@ class Run:
         self.pids, self.codes, self.lost = list[int](), dict[int, int](), False
         self._supervisor, self._number, self._folder = supervisor, number, folder
         self._changed = threading.Condition()
-        self._error: int | None = None  # why it could not be started
         self._ended = False  # nothing of it is left
         self._gone = False  # the supervisor is
 
@@ -79,17 +77,14 @@ class Run:
     def _exited(self) -> bool:
         return all(pid in self.codes for pid in self.pids)
 
-    def wait_for_start(self, program: str | None = None) -> None:
+    def wait_for_start(self) -> None:
         """Wait for its first process.
 
         Raises:
-            OSError: it cannot be started.
             InputError: the supervisor was killed.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._gone or self.pids or self._error)
-            if self._error:
-                raise OSError(self._error, os.strerror(self._error), program)
+            self._changed.wait_for(lambda: self._gone or self.pids)
             if not self.pids:
                 raise _killed()
 
@@ -128,7 +123,6 @@ class Run:
                 self.codes[answer["pid"]] = answer["exit"]
             elif "pid" in answer:
                 self.pids.append(answer["pid"])
-            self._error = answer.get("error")
             self._ended |= "ended" in answer
             self._gone |= "gone" in answer
             self._changed.notify_all()
@@ -196,22 +190,19 @@ class Supervisor:
         environment: Mapping[str, str],
         folder: Path,
         log: str = "log.txt",
-        pass_fds: Sequence[int] = (),
-        *,
-        lasting: bool = False,
+        server: int | None = None,
     ) -> Run:
-        """Start a command in its own session and in our working directory.
+        """Start a command in its own session and in our working directory. One that cannot be started ends with status
+        126 or 127, as in a shell.
 
         Args:
             command: program and arguments.
             environment: all variables but the mark.
             folder: of the run; the size of its ``log.txt`` is limited, and its events say if the run was ended.
             log: file in the folder for the output.
-            pass_fds: descriptors to inherit under the same numbers, as in `subprocess`.
-            lasting: whether other runs are forked from this one.
+            server: of a fork server, the descriptor to inherit as `supervisor_process.SERVER_SOCKET`.
 
         Raises:
-            OSError: the command cannot be started.
             InputError: the supervisor was killed.
         """
         asked = {
@@ -219,11 +210,11 @@ class Supervisor:
             "command": [os.fsencode(word) for word in command],
             "environment": {os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
             "cwd": os.fsencode(os.getcwd()),
-            "numbers": list(pass_fds),
         }
         with open(folder / log, "ab", opener=private) as stream:
-            run = self._begin(asked, folder, [stream.fileno(), *pass_fds], lasting)
-        run.wait_for_start(command[0])
+            handles = [stream.fileno()] if server is None else [stream.fileno(), server]
+            run = self._begin(asked, folder, handles, lasting=server is not None)
+        run.wait_for_start()
         return run
 
     def call(self, message: bytes, answer: int) -> Run:
@@ -252,13 +243,11 @@ class Supervisor:
 
     def send(self, asked: JsonObject, descriptors: Sequence[int] = ()) -> bool:
         """Send a request; False if the supervisor is gone."""
-        data = pickle.dumps(asked)
-        with self._lock:
+        with open(os.memfd_create("request"), "w+b") as stream, self._lock:
+            pickle.dump(asked, stream)
+            stream.seek(0)
             try:
-                if self._gone:
-                    return False
-                socket.send_fds(self._socket, [struct.pack("!I", len(data))], list(descriptors))
-                self._socket.sendall(data)
+                socket.send_fds(self._socket, [b"."], [stream.fileno(), *descriptors])
             except (OSError, ValueError):
                 return False
         return True
@@ -281,7 +270,7 @@ class Supervisor:
                 answer = json.loads(line)
                 with self._lock:
                     run = self._runs.get(answer["run"])
-                    if "ended" in answer or "error" in answer:
+                    if "ended" in answer:
                         self._runs.pop(answer["run"], None)
                 if run is not None:
                     run.on_answer(answer)

@@ -3,32 +3,25 @@ never survives its tool.
 
 A *run* is one or several first processes and all that descends from them, including daemons in their own session with
 closed descriptors, ignored signals and an empty environment. The supervisor is the *child subreaper*, so orphans become
-its children. (The tool never is: it may be a notebook's kernel, whose other children do not concern us.) A process is
-assigned to a run when it is first seen, in this order:
+its children. (The tool never is: it may be a notebook's kernel, whose other children do not concern us.) A process
+that is seen for the first time belongs to
 
-- the run whose mark (``BISECT_CFG_STUDY=STUDY.RUN``) is in its environment, unless that run is a lasting one: a server
-  from which other runs are forked;
+- the run whose mark (``BISECT_CFG_STUDY=STUDY.RUN``) is in its environment, unless that run is a fork server;
 - the run of its parent; for an orphan, of its process group or session;
-- the only run that is active. With several active runs the process stays unassigned, and ends with the last of them.
+- the only run that is active. With several active runs it is unassigned, and ends with the last of them.
 
 Between tool and supervisor stands a *keeper*, which only waits. It is a subreaper too: if the supervisor is killed, the
-keeper ends what is left. If the keeper is killed or the tool is gone (finished, Ctrl-C, SIGKILL), the supervisor ends
-everything and itself.
-
-While runs are active, the supervisor also limits the size of their logs (`Log`), and, unless told otherwise, ends a run
-in which a process has loaded torch without a probe (`Supervisor._end_unwatched`).
+keeper ends what is left. If the keeper is killed or the tool is gone, the supervisor ends everything and itself.
 
 It runs in the tool's interpreter (`PROGRAM`). For a trial that is a Python function it is forked from the caller's
-process instead, holds the function, and forks each trial. It imports only the standard library. Requests are pickles
-after four bytes of length; it answers in lines of JSON.
+process instead, holds the function, and forks each trial. It imports only the standard library. A request is one byte
+that carries descriptors: of a pickle in memory, then those to hand on. It answers in lines of JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
-import fcntl
 import gc
 import json
 import os
@@ -36,7 +29,6 @@ import pickle
 import select
 import signal
 import socket
-import struct
 import time
 from collections.abc import Callable
 
@@ -52,6 +44,12 @@ SCAN_SECONDS = 0.5
 
 PROBE_SECONDS = 1.0
 """How long a process that has loaded torch may go without a probe. The probe is normally there before torch."""
+
+MOST_DESCRIPTORS = 8
+"""Descriptors that a request can carry. A run is given two at most."""
+
+SERVER_SOCKET = 200
+"""Under this number a fork server has its end of the socket: no process has so many descriptors when it starts."""
 
 PROGRAM = (
     "import sys; sys.path.append(sys.argv[4]); from bisect_cfg.runner.supervisor_process import Supervisor; "
@@ -178,21 +176,17 @@ class Supervisor:
 
     def _handle_request(self) -> bool:
         """Read and carry out one request; False if the tool is gone."""
-        message = b""
         try:
-            # Not `socket.recv_fds`: it drops the flags, so that other runs would inherit the descriptors.
-            header, passed, _, _ = self._socket.recvmsg(4, 1024, socket.MSG_CMSG_CLOEXEC)
-            missing = struct.unpack("!I", header)[0]
-            while missing:
-                part = self._socket.recv(missing)
-                if not part:
-                    return False
-                message, missing = message + part, missing - len(part)
-        except (OSError, struct.error):
+            byte, handles, _, _ = socket.recv_fds(self._socket, 1, MOST_DESCRIPTORS)
+        except OSError:
             return False
-        asked = pickle.loads(message)
+        if not byte:
+            return False
+        for handle in handles:
+            os.set_inheritable(handle, False)
+        with open(handles.pop(0), "rb") as stream:
+            asked = pickle.load(stream)
         number = asked["run"]
-        handles = [handle for _, _, data in passed for handle in struct.unpack(f"{len(data) // 4}i", data)]
         if asked["op"] == "end":
             self._end(number)
         elif asked["op"] == "add":
@@ -213,26 +207,14 @@ class Supervisor:
     # --------------------------------------------------------------------------------------------- starting
 
     def _start(self, number: int, asked: dict, handles: list[int]) -> None:
-        """Fork the first process of a run, or answer why it cannot be started."""
-        failed, failing = os.pipe()
-        try:
-            pid = fork(lambda: self._run_child(number, asked, handles, failing))
-        except OSError as error:
-            pid, refused = 0, error.errno
-        os.close(failing)
-        with open(failed, "rb") as stream:
-            if pid:
-                refused = int(stream.read() or 0)  # ends when `exec` closes the other end
-        if refused:
-            del self._runs[number]
-            self._answer(run=number, error=refused)
-            return
+        """Fork the first process of a run."""
+        pid = fork(lambda: self._run_child(number, asked, handles))
         self._first[pid] = number
         self._add(number, pid)
         self._answer(run=number, pid=pid)
 
-    def _run_child(self, number: int, asked: dict, handles: list[int], failing: int) -> None:
-        """In the child: become the program, or make the call. `handles`: the output, then those to inherit."""
+    def _run_child(self, number: int, asked: dict, handles: list[int]) -> None:
+        """In the child: become the program, or make the call. `handles`: the output, and a fork server's socket."""
         signal.set_wakeup_fd(-1)
         for one, action in self._actions.items():
             ours = one in _OURS and action is not signal.SIG_IGN
@@ -240,27 +222,23 @@ class Supervisor:
         os.setsid()
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # in case the keeper dies together with us
         nothing, mark = os.open(os.devnull, os.O_RDONLY), f"{self._study}.{number:0{RUN_DIGITS}}"
+        os.dup2(nothing, 0)
         if self._call is not None:
-            os.dup2(nothing, 0)
-            for handle in (failing, self._socket.fileno(), self._wakeup, *self._deaths):
+            for handle in (nothing, self._socket.fileno(), self._wakeup, *self._deaths):
                 os.close(handle)
             os.environ[MARK] = mark
             self._call(asked["call"], handles[0])
             return
         for one in _PYTHONS:
             signal.signal(one, signal.SIG_DFL)
-        free = max([2, *asked["numbers"]]) + 1  # move all descriptors out of the way of the targets first
+        for source, target in zip((handles[0], *handles), (1, 2, SERVER_SOCKET), strict=False):
+            os.dup2(source, target)
         try:
-            failing, nothing, output, *kept = (
-                fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, free) for handle in (failing, nothing, *handles)
-            )
-            pairs = zip(kept, asked["numbers"], strict=True)
-            for source, target in ((nothing, 0), (output, 1), (output, 2), *pairs):
-                os.dup2(source, target)
             os.chdir(asked["cwd"])
             os.execvpe(asked["command"][0], asked["command"], {**asked["environment"], MARK.encode(): mark.encode()})
-        except OSError as error:
-            os.write(failing, f"{error.errno or errno.ENOEXEC}".encode())
+        except OSError as error:  # as a shell has it
+            os.write(2, b"%s: %s\n" % (asked["command"][0], error.strerror.encode()))
+            os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
     def _add(self, number: int, pid: int) -> None:
         """Assign a first process, and all that it has started by now, to a run."""
@@ -302,7 +280,7 @@ class Supervisor:
             if known.run not in self._runs:
                 known.run = self._run_of(one, runs)
             if known.run is not None:
-                for group in (one.group, one.session):
+                for group in {one.group, one.session} - {os.getpgrp()}:  # ours, before it leads its own
                     self._groups.setdefault(group, known.run)
             self._known[one.pid, one.started] = known
             runs[one.pid] = known.run

@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -68,71 +68,58 @@ _THREAD = re.compile(r"^(?=(?:Current t|T)hread 0x)", re.MULTILINE)
 _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 
 
-class _Growing:
-    """A file that is read while others append to it."""
+class Tail(Generic[T]):
+    """The rows in a file that grows while it is read; `take` adds those of new lines, each ended by one of `ends`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, take: Callable[[bytes, list[T]], None], ends: Sequence[bytes] = (b"\n",)) -> None:
         self.path = path
-        self._position = 0  # up to here its lines were taken
-        self._size = 0
+        self.rows: list[T] = []
+        self._take, self._ends = take, ends
+        self._position = self._size = 0  # up to here its lines were taken, and how long it was
 
-    def read(self, *ends: bytes) -> tuple[bytes, bool]:
-        """The lines that one of `ends` has completed since the last call, and whether the file has grown at all."""
+    def read(self) -> bool:
+        """Read what was added; whether there was anything, if only half a line."""
         try:
             with self.path.open("rb") as stream:
                 size = stream.seek(0, os.SEEK_END)
-                grown, self._size = size != self._size, size
-                self._position = min(self._position, size)  # a log can be cut
+                if size == self._size:
+                    return False
+                self._size, self._position = size, min(self._position, size)  # a log can be cut
                 stream.seek(self._position)
-                data = stream.read() if grown else b""
+                data = stream.read()
         except FileNotFoundError:
-            return b"", False
-        whole = data[: max(map(data.rfind, ends)) + 1]
+            return False
+        whole = data[: max(map(data.rfind, self._ends)) + 1]
         self._position += len(whole)
-        return whole, grown
+        self._take(whole, self.rows)
+        return True
 
 
-class Tail(Generic[T]):
-    """The rows of a growing file of JSON lines; `read_row` makes a row of each complete line, or None to skip it."""
+def _json_lines(read_row: Callable[[object], T | None]) -> Callable[[bytes, list[T]], None]:
+    """How rows of JSON are taken; `read_row` makes a row of each line's data, or None to skip it."""
 
-    def __init__(self, path: Path, read_row: Callable[[object], T | None]) -> None:
-        self.path = path
-        self.rows: list[T] = []
-        self._read_row, self._file = read_row, _Growing(path)
-
-    def read(self) -> bool:
-        """Read what was added; whether there was a complete line."""
-        lines = self._file.read(b"\n")[0].split(b"\n")[:-1]
-        for line in lines:
+    def take(lines: bytes, rows: list[T]) -> None:
+        for line in lines.split(b"\n")[:-1]:
             # A full disk cuts a line short, and others may write here: the remaining lines still count.
             with contextlib.suppress(ValueError, TypeError, RecursionError):
-                row = self._read_row(mask(json.loads(line)))  # the probe masks what it knows, others do not
+                row = read_row(mask(json.loads(line)))  # the probe masks what it knows, others do not
                 if row is not None:
-                    self.rows.append(row)
-        return bool(lines)
+                    rows.append(row)
+
+    return take
 
 
-class LogRows:
-    """The metric rows in the log of a running command. Their steps are the command's own, where it prints them."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows: list[Row] = []
-        self._file = _Growing(path)
-
-    def read(self) -> bool:
-        """Read what was printed; whether there was anything, if only half a line."""
-        lines, grown = self._file.read(b"\n", b"\r")
-        for row in rows_in(lines):
-            last = self.rows[-1]["step"] if self.rows else 0
-            printed = row.values.get("step")
-            if printed is None and self.rows and _repeats(row.values, self.rows[-1]):
-                self.rows[-1] = {**row.values, **self.rows[-1]}
-                continue
-            step = last + 1 if printed is None or not math.isfinite(printed) else int(printed)
-            if step > last:  # several ranks may print a step
-                self.rows.append({**row.values, "step": step})
-        return grown
+def _printed_lines(lines: bytes, rows: list[Row]) -> None:
+    """Take the metric rows that a command prints. Their steps are the command's own, where it prints them."""
+    for row in rows_in(lines):
+        last = rows[-1]["step"] if rows else 0
+        printed = row.values.get("step")
+        if printed is None and rows and _repeats(row.values, rows[-1]):
+            rows[-1] = {**row.values, **rows[-1]}
+            continue
+        step = last + 1 if printed is None or not math.isfinite(printed) else int(printed)
+        if step > last:  # several ranks may print a step
+            rows.append({**row.values, "step": step})
 
 
 def _repeats(values: Mapping[str, float], before: Row) -> bool:
@@ -156,9 +143,12 @@ class Traces:
     """
 
     def __init__(self, folder: Path, printed: bool = False) -> None:
-        self.events = Tail(folder / EVENTS_FILE, read_event)
-        self.metrics: Tail[Row] | LogRows
-        self.metrics = LogRows(folder / "log.txt") if printed else Tail(folder / METRICS_FILE, self._metric_row)
+        self.folder = folder
+        self.events = Tail(folder / EVENTS_FILE, _json_lines(read_event))
+        self.metrics: Tail[Row] = Tail(folder / METRICS_FILE, _json_lines(self._metric_row))
+        if printed:
+            self.metrics = Tail(folder / "log.txt", _printed_lines, ends=(b"\n", b"\r"))
+        self._printed = printed
         self.begun: TrainBegin | None = None
         """The training under study: the last that began; None once the script prepares another one."""
         self.completed: Completed | None = None
@@ -223,9 +213,8 @@ class Traces:
         config. A child writes files of its own until it trains (see the probe's `record`)."""
         if self.begun is not None:
             return
-        folder = self.events.path.parent
-        for path in sorted(folder.glob("children/*-events.jsonl"), key=lambda path: path.stat().st_mtime):
-            tail = Tail(path, read_event)
+        for path in sorted(self.folder.glob("children/*-events.jsonl"), key=lambda path: path.stat().st_mtime):
+            tail = Tail(path, _json_lines(read_event))
             tail.read()
             if any(isinstance(event, ConfigBuilt) and _is_training_config(event) for event in tail.rows):
                 with open(self.events.path, "ab", opener=private) as stream:
@@ -244,7 +233,7 @@ class Traces:
     @property
     def trains(self) -> bool:
         """Whether it is training, as far as that can be told: a command always may be."""
-        return isinstance(self.metrics, LogRows) or (self.begun is not None and self.completed is None)
+        return self._printed or (self.begun is not None and self.completed is None)
 
     @property
     def as_metrics(self) -> Metrics:
@@ -333,6 +322,14 @@ def unprinted(traces: Traces, log: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------ stacks
 
 
+def stacks_in(folder: Path) -> str:
+    """What faulthandler wrote in the folder of a process; "" if nothing."""
+    try:
+        return (folder / STACKS_FILE).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def fatal_signal(stacks: str) -> signal.Signals | None:
     """The signal that the process died of; None if faulthandler says nothing of one."""
     found = _FATAL.search(stacks)
@@ -354,11 +351,6 @@ def stack_frames(stacks: str) -> list[Frame]:
 
 def innermost_frame(folder: Path) -> str:
     """Where the thread that crashed stood (of a hang, the main thread): ``function (file.py:27)``, "" if unknown."""
-    try:
-        found = stack_frames((folder / STACKS_FILE).read_text(errors="replace"))
-    except OSError:
-        return ""
-    if not found:
-        return ""
-    path, line, function = found[0]
-    return f"{function} ({place_of(path, line) or f'{Path(path).name}:{line}'})"
+    for path, line, function in stack_frames(stacks_in(folder))[:1]:
+        return f"{function} ({place_of(path, line) or f'{Path(path).name}:{line}'})"
+    return ""

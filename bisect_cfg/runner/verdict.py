@@ -53,10 +53,10 @@ class Ended(enum.StrEnum):
 class Observation:
     """What one run did. Its steps are counted from where it began."""
 
-    died: Signature | None  # what ended it before its time; None if it reached its horizon or its own end
-    ended: Ended
-    steps: int  # completed
-    seconds: float
+    died: Signature | None = None  # what ended it before its time; None if it reached its horizon or its own end
+    ended: Ended = Ended.END
+    steps: int = 0  # completed
+    seconds: float = 0.0
     message: str = ""  # what it died of in its own words, on one line
     place: str = ""  # where it died or hung, ``function (file.py:27)``; "" if unknown
     after: str = ""  # the exception that NaN weights led to; of a hang, which other processes wait, and where

@@ -9,14 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Protocol
 
 from bisect_cfg.common.json_files import digest, private
 from bisect_cfg.probe.protocol import STACK_SIGNAL, STACKS_FILE
-from bisect_cfg.runner.hang import IN_TRAINING, Patience, Place, Pulse, Silence
+from bisect_cfg.runner.hang import IN_TRAINING, Patience, Place, Silence, heartbeat_in
 from bisect_cfg.runner.processes import catches
+from bisect_cfg.runner.supervisor import Run
 from bisect_cfg.runner.traces import Traces, threads_in
+from bisect_cfg.runner.training import Training
 
 POLL_SECONDS = 0.02
 """How often a running trial is looked at: short beside the shortest trial, costly to nobody (about 0.1 ms a look)."""
@@ -27,22 +27,6 @@ STACK_DUMP_SECONDS = 1.0
 LAST_SECONDS = 2.0
 """An exception that nothing has caught is the end of a run. The process gets this long to end by itself, with its
 traceback printed and a status of its own; one whose other threads or exit handlers keep it alive is ended then."""
-
-
-class Watched(Protocol):
-    """A run that is watched to its end."""
-
-    def wait(self, seconds: float) -> int | None:
-        """Wait for its end, for so long at most. Its exit code (negative for a signal), None while it runs."""
-        ...
-
-    def probed(self) -> Mapping[Path, int | None]:
-        """Folder of a process that writes its stacks when asked -> its process id, None before that is known."""
-        ...
-
-    def end(self) -> None:
-        """End it. Returns when nothing of it is left."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -60,7 +44,7 @@ class Ending:
 
 
 def watch(
-    child: Watched,
+    child: Run | Training,
     traces: Traces,
     patience: Patience,
     *,
@@ -85,7 +69,7 @@ def watch(
         KeyboardInterrupt: `interrupted` was set.
     """
     start, died = time.monotonic(), math.inf  # when its last exception was seen
-    silence, pulse, asked = Silence(patience), Pulse(traces.metrics.path.parent), False
+    silence, asked = Silence(patience), False
 
     def ending(code: int | None, hang: str | None = None) -> Ending:
         return ending_of(silence, code, hang, time.monotonic() - start)
@@ -98,7 +82,9 @@ def watch(
                 progress(traces)
             if code is None and news and enough(traces):
                 return ending(None)
-            hang = silence.look(now, traces.changes, pulse.read(), traces.trains, len(traces.metrics.rows))
+            hang = silence.look(
+                now, traces.changes, heartbeat_in(traces.folder), traces.trains, len(traces.metrics.rows)
+            )
             if code is not None:
                 return ending(code)
             if interrupted is not None and interrupted.is_set():
@@ -116,7 +102,6 @@ def watch(
             asked = hang is not None
     finally:
         child.end()
-        pulse.close()
 
 
 def ending_of(silence: Silence, code: int | None, hang: str | None, seconds: float) -> Ending:
@@ -129,7 +114,7 @@ def ending_of(silence: Silence, code: int | None, hang: str | None, seconds: flo
     return Ending(code, hang, seconds, longest, pauses, stood=stood, paused=sorted(silence.places))
 
 
-def look_at_stacks(child: Watched, keep: bool = False) -> Place:
+def look_at_stacks(child: Run | Training, keep: bool = False) -> Place:
     """Ask all processes of a run for their stacks; where it stands, "" if one of them does not answer. Unless `keep`,
     the stacks are taken out of the files again."""
     probed = child.probed()

@@ -15,12 +15,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bisect_cfg.common.cells import named
 from bisect_cfg.common.failures.health import SILENT_KINDS
-from bisect_cfg.common.types import Json
 from bisect_cfg.probe.protocol import Event, Frame, InstrumentsOn, LastOperation, Operation, Overflow, Raised, Update
 from bisect_cfg.runner.traces import stack_frames
 
@@ -76,11 +75,6 @@ class Place:
     folder: str
     seconds: float
     note: str = ""
-
-    def to_json(self) -> dict[str, Json]:
-        """The `where` block of result.json."""
-        run = {"same_failure": self.same_failure, "folder": self.folder, "seconds": round(self.seconds, 2)}
-        return {**asdict(self.where), **run, "note": self.note}
 
 
 def locate(

@@ -165,7 +165,7 @@ class Baselines:
         had to begin colder, that is known; the server comes up when a trial needs it."""
         order = tuple(STARTS)
         if self._was_used(start):
-            self._study.site.starts.recall(start)
+            self._study.site.starts.start = start
             return True
         return not any(map(self._was_used, order[order.index(start) + 1 :])) and self._bring_up(start)
 
@@ -317,7 +317,7 @@ class Baselines:
 
     def _pace_of(self, run: Run) -> float:
         """Seconds a step of a run; of one that failed in its first step, what it spent in training."""
-        return run.seen.pace or max(run.seen.seconds - self._study.site.starts.first.seconds, 0.0)
+        return run.seen.pace or max(run.seen.seconds - self._study.site.starts.seconds, 0.0)
 
     def _allowed_seconds(self, bad_run: Run) -> float:
         """Seconds that a step of the good configuration may take."""

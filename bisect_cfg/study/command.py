@@ -144,10 +144,7 @@ def _run(study: Study, plan: Plan) -> Run:
     """
     run = study.before(str(plan.name))
     if run is None or _says_nothing(run):  # what stood in its way may be gone now
-        try:
-            run = study.train(plan)
-        except OSError as error:
-            raise InputError(f"{study.target.typed[0]} cannot be started: {error.strerror}.") from None
+        run = study.train(plan)
     died = run.seen.died
     if _says_nothing(run):
         side = "bad" if plan.purpose is Purpose.BAD_BASELINE else "good"

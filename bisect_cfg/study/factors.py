@@ -7,7 +7,6 @@ from dataclasses import replace
 from bisect_cfg.common.configuration import Status
 from bisect_cfg.common.name import Name
 from bisect_cfg.probe.protocol import RankBegin
-from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.ranks import FirstLaunch, launched_in
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.study.environments import both_environments
@@ -50,7 +49,7 @@ def find_factors(study: Study) -> Status | None:
     if study.target.launcher == PROGRAM and capture.args.place is not None:
         study.note(f"What trains in {study.target.shown} is {capture.args.place[0]}.")
     begun, launched = bad_run.traces.begun, _launched(study, capture)
-    site.starts.learn(FirstRun(capture, begun.time if begun else bad_run.seen.seconds, launched))
+    site.starts.learn(capture, begun.time if begun else bad_run.seen.seconds, launched)
     packages_named = any(name.startswith(PACKAGE) for name in (*study.good_side, *study.pins))
     settings = study.trials.settings = Comparison(
         capture,

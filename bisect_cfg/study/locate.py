@@ -26,7 +26,7 @@ from bisect_cfg.probe.protocol import (
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.traces import fatal_signal
+from bisect_cfg.runner.traces import fatal_signal, stacks_in
 from bisect_cfg.runner.where import RERUN, SENT_FROM_OUTSIDE, Place, Where
 from bisect_cfg.runner.where import locate as place_in
 from bisect_cfg.study.study import Study
@@ -101,7 +101,7 @@ def _same(study: Study, run: Run, failure: Signature) -> bool:
     if study.outcome_of(run) is Outcome.FAIL:
         return True
     if failure.kind == "signal":
-        died_of = fatal_signal(_text(run.failing[0] / STACKS_FILE))
+        died_of = fatal_signal(stacks_in(run.failing[0]))
         return died_of is not None and died_of.name == failure.name
     exception = run.failing[1].event(Raised)
     said = exception.message if exception is not None else ""

@@ -194,7 +194,7 @@ def costs_of(study: Study, bad_run: Run) -> Costs | None:
     if seen.pace is None or not seen.trained:
         return None
     few, many = trials_left(len(study.settings.varied), some_known=False)
-    return Costs((few + many) / 2, seen.pace, study.site.starts.first.seconds)
+    return Costs((few + many) / 2, seen.pace, study.site.starts.seconds)
 
 
 class Origins:

@@ -130,7 +130,6 @@ def _first_run(study: Study) -> Run:
         origin = study.trials.origin
         so = "as it is" if origin is None else f"from step {origin.step} on"
         study.listener.phase("reproduce", f"running your command {so}, to see it fail")
-        _prepare(study)
         run = study.train(_plan(study, question))
     return run
 
@@ -145,7 +144,6 @@ def _run_with_data(study: Study) -> Run | None:
     if step < LEAST_LATE:
         return None
     study.listener.phase("reproduce", f"seeing whether the data of step {failing} does it by itself")
-    _prepare(study)
     study.trials.begin_at(Origin(None, step))
     try:
         return study.train(replace(_plan(study, BY_DATA), steps=LEAD + LOG_MARGIN, checkpoints=None))
@@ -156,12 +154,6 @@ def _run_with_data(study: Study) -> Run | None:
 def _shows_what_the_log_tells(study: Study, run: Run) -> bool:
     log, died = study.options.log, run.seen.died
     return died is not None and run.seen.trained and (log is None or told_in(log, died, run.seen.message))
-
-
-def _prepare(study: Study) -> None:
-    """Have the libraries imported meanwhile, where later trials are to be forked."""
-    if study.options.start != COLD:
-        study.site.starts.prepare()
 
 
 def _plan(study: Study, question: str) -> Plan:

@@ -26,7 +26,6 @@ from bisect_cfg.common.configuration import Purpose
 from bisect_cfg.options import Options
 from bisect_cfg.report.events import Listener, TrialFinished
 from bisect_cfg.report.findings import Findings
-from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.script_site import ScriptSite
@@ -150,7 +149,7 @@ def runner_for(script: Script, folder: Path, settings: Factors) -> Iterator[Tria
     """A runner that knows a script's settings from a bisection of it."""
     (folder / "trials").mkdir(parents=True)
     runner = Trials(ScriptSite(script, folder))
-    runner.site.starts.learn(FirstRun(settings.capture, START_SECONDS))
+    runner.site.starts.learn(settings.capture, START_SECONDS)
     runner.settings = settings
     runner.horizon = STEPS
     try:

@@ -19,7 +19,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bisect_cfg.probe.protocol import TrainBegin
-from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.ranks import launched_in, ranks_of
 from bisect_cfg.runner.runs import Run
@@ -56,7 +55,7 @@ def measured(folder: Path, repeats: int) -> dict[str, list[float]]:
         first = runner.train(Plan(0, {}, STEPS, overrides={}))
         capture = read_capture(first.traces.events.rows)
         begun = first.traces.event(TrainBegin).time
-        runner.site.starts.learn(FirstRun(capture, begun, launched_in(first.traces, script.arguments)))
+        runner.site.starts.learn(capture, begun, launched_in(first.traces, script.arguments))
         runner.settings, runner.horizon = Comparison(capture, runner.site.starts.resolve).factors(), STEPS
         configuration = {**runner.settings.bad, **PASSES}
         seconds: dict[str, list[float]] = {"cold": [], "imports": []}

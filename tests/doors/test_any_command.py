@@ -17,6 +17,7 @@ from tools import ForkedTool, undocumented
 
 import bisect_cfg
 from bisect_cfg.runner.observe import observe_command
+from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.watch import Ending
 
 pytestmark = pytest.mark.training  # processes by the dozen
@@ -148,7 +149,7 @@ def run_status(tool, b, *options, good="a=ok"):
 )
 def test_what_an_end_says(tmp_path, code, printed, kind, name, message):
     (tmp_path / "log.txt").write_text(printed)
-    died = observe_command([], tmp_path, Ending(code, None, 1.0)).died
+    died = observe_command(Traces.of(tmp_path), Ending(code, None, 1.0)).died
     assert (None if died is None else (died.kind, died.name, died.message)) == (kind and (kind, name, message))
 
 
@@ -159,7 +160,7 @@ def test_ranks_that_print_their_tracebacks_into_each_other_fail_alike(tmp_path):
     found = []
     for lines in said:
         (tmp_path / "log.txt").write_text("\n".join(lines))
-        found.append(observe_command([], tmp_path, Ending(1, None, 1.0)).died)
+        found.append(observe_command(Traces.of(tmp_path), Ending(1, None, 1.0)).died)
     assert found[0] == found[1] and found[0].name == "RuntimeError" and found[0].message
 
 

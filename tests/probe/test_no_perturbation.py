@@ -12,8 +12,7 @@ import toys
 from tools import slow
 
 from bisect_cfg.probe.protocol import LOGGING
-from bisect_cfg.runner.fork_server import FirstRun
-from bisect_cfg.runner.hang import Patience, Pulse
+from bisect_cfg.runner.hang import Patience, heartbeat_in
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.script_site import ScriptSite
 from bisect_cfg.runner.trials import Trials
@@ -74,7 +73,8 @@ def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
     runner = Trials(ScriptSite(Script(path), tmp_path / "study"))
     try:
         cold = runner.train(Plan(0, {}, None, start="cold", patience=SLOW, overrides={}))
-        runner.site.starts.learn(FirstRun(capture := read_capture(cold.traces.events.rows)))
+        capture = read_capture(cold.traces.events.rows)
+        runner.site.starts.learn(capture)
         found = {"cold": cold}
         for start in ("imports", "config"):
             assert runner.site.starts.start_at(start) is None
@@ -104,7 +104,7 @@ def test_counting_heartbeats_changes_no_number(warm, tmp_path, argument):
     kept = [[{k: v for k, v in row.items() if k not in volatile} for row in run.traces.metrics.rows] for run in runs]
     assert kept[0] == kept[1] and len(kept[0]) == steps
     assert texts[0].count("global hooks") == texts[1].count("global hooks") == 0
-    counted, silent = (Pulse(run.folder).read() for run in runs)
+    counted, silent = (heartbeat_in(run.folder) for run in runs)
     assert counted[0] > steps * (8 if argument != "plain" else 100)  # tokens, or modules
     assert counted[1] in ("", LOGGING), "a run is ended while it reports its last step"
     assert silent == (0, "")

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.protocol import OriginRefused
-from bisect_cfg.runner.checkpoints import in_words, read_checkpoint, saved_in_parts
+from bisect_cfg.runner.checkpoints import read_checkpoint, saved_in_parts
 
 FILES = {
     "FSDP": (
@@ -93,25 +92,3 @@ def test_what_is_none_is_refused(tmp_path, form, change, said):
     with pytest.raises(InputError, match=said) as error:
         read_checkpoint(path.parent if several else path)
     assert error.value.advice and (not several or error.value.advice.endswith("checkpoint-100"))
-
-
-SHAPES = (
-    "Error(s) in loading state_dict for Qwen2ForCausalLM:\n\tsize mismatch for lm_head.weight: copying a param with "
-    "shape torch.Size([60, 16]) from checkpoint, the shape in current model is torch.Size([60, 32])."
-)
-
-
-@pytest.mark.parametrize(
-    ("message", "words"),
-    [
-        (SHAPES, "lm_head.weight has the shape [60, 16] there, and [60, 32] in this training"),
-        ('Missing key(s) in state_dict: "a.b", "c".', "a.b of this training is not in it"),
-        ('Unexpected key(s) in state_dict: "a.b".', "a.b is in it, and not in this training"),
-        ("loaded state dict contains a parameter group that doesn't match the size of optimizer's group",
-         "it is of another number of weights"),
-        ("loaded state dict has a different number of parameter groups", "its weights are in other groups"),
-        ("something\nelse", "RuntimeError: something else"),
-    ],
-)  # fmt: skip
-def test_why_it_cannot_be_loaded_is_said_in_words(message, words):
-    assert in_words(OriginRefused("weights", "RuntimeError", message)) == words

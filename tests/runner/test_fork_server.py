@@ -15,17 +15,11 @@ from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.probe.protocol import BuildRequest
 from bisect_cfg.runner import fork_server
-from bisect_cfg.runner.fork_server import FirstRun
-from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.plan import Plan
-from bisect_cfg.runner.runs import Run, load_run
-from bisect_cfg.runner.script_site import ScriptSite
-from bisect_cfg.runner.trials import Trials
+from bisect_cfg.runner.runs import load_run
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.store.interface import TrialRequest, TrialResult
-from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.comparison import Comparison
-from bisect_cfg.targets.script import Script
+from tests.runner.started import Started
 
 PLAIN = """
     import os, sys, time
@@ -52,36 +46,6 @@ PLAIN = """
 """
 
 
-class Started:
-    """A runner on a script that was run cold once, and then starts its trials at `start`."""
-
-    def __init__(self, folder: Path, start: str | None, **parts: str) -> None:
-        text = textwrap.dedent(PLAIN).format(**{"before": "", "build": "pass", "step": "pass", **parts})
-        (folder / "train.py").write_text(text)
-        (folder / "study/trials").mkdir(parents=True)
-        self.runner = Trials(ScriptSite(Script(folder / "train.py"), folder / "study"))
-        self.first = self.runner.train(Plan(0, {}, 5, start="cold", patience=Patience(120, 60, 60), overrides={}))
-        self.capture = read_capture(self.first.traces.events.rows)
-        self.starts = self.runner.site.starts
-        self.starts.learn(FirstRun(self.capture))
-        if start is not None:
-            self.start_at(start)
-
-    def start_at(self, start: str) -> None:
-        assert self.starts.start_at(start) is None
-        self.runner.settings = Comparison(self.capture, self.starts.resolve).factors()
-        self.runner.horizon, self.runner.standard = 5, Standard(Failure(Signature("signal", "SIGFPE")))
-
-    def train(self, name: int, **values: object) -> Run:
-        settings = self.runner.settings
-        overrides = {**settings.overrides(settings.bad), **{f"args.{key}": value for key, value in values.items()}}
-        return self.runner.train(Plan(name, settings.bad, 5, overrides=overrides))
-
-    def asked_with(self, beta: float) -> BuildRequest:
-        item = self.runner.settings.build_request(self.runner.settings.bad)
-        return replace(item, overrides={**item.overrides, "beta": beta})
-
-
 @pytest.fixture
 def started(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator:
     monkeypatch.chdir(tmp_path)
@@ -89,12 +53,22 @@ def started(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> I
     made = []
 
     def start(start: str | None = "config", **parts: str) -> Started:
-        made.append(Started(tmp_path, start, **parts))
-        return made[-1]
+        text = textwrap.dedent(PLAIN).format(**{"before": "", "build": "pass", "step": "pass", **parts})
+        made.append(case := Started(tmp_path, text))
+        case.runner.horizon, case.runner.standard = 5, Standard(Failure(Signature("signal", "SIGFPE")))
+        if start is not None:
+            case.start_at(start)
+        return case
 
     yield start
-    for one in made:
-        one.runner.site.close()
+    for case in made:
+        case.site.close()
+
+
+def asked_with(case: Started, beta: float) -> BuildRequest:
+    settings = case.runner.settings
+    item = settings.build_request(settings.bad)
+    return replace(item, overrides={**item.overrides, "beta": beta})
 
 
 def test_a_trial_begins_where_its_start_says(started):
@@ -128,7 +102,6 @@ for descriptor in range(3, 512):
 )
 def test_a_script_that_uses_descriptors_of_others_is_started_further_back(started, before):
     case = started(None, before=before)
-    assert case.first.shown.signature is None
     reason = case.starts.start_at("config")
     assert reason is not None and ("closerange" in before or "descriptors that it did not open" in reason)
     case.start_at("imports")
@@ -152,10 +125,10 @@ def test_a_script_with_a_thousand_files_open(started):
 def test_building_that_does_not_come_back_is_no_answer(started, monkeypatch, what):
     monkeypatch.setattr(fork_server, "BUILD_SECONDS", 3.0)
     case = started(build=what)
-    answer = case.starts.resolve(case.asked_with(0.5))
+    answer = case.starts.resolve(asked_with(case, 0.5))
     assert answer.unanswered and "building" in answer.error, answer
-    assert case.runner.site.checks.error(case.asked_with(0.5)) is None, "the trial will tell"
-    assert case.starts.resolve(case.asked_with(0.25)).error is None
+    assert case.runner.site.checks.error(asked_with(case, 0.5)) is None, "the trial will tell"
+    assert case.starts.resolve(asked_with(case, 0.25)).error is None
     assert case.train(1).shown.signature is None, "and the server stands"
     assert not Path("out").exists()
 
@@ -163,7 +136,7 @@ def test_building_that_does_not_come_back_is_no_answer(started, monkeypatch, wha
 def test_trials_end_while_a_configuration_is_being_built(started, tmp_path):
     built, found = tmp_path / "may be built now", []
     case = started(build=f"[time.sleep(0.01) for _ in iter(lambda: os.path.exists({str(built)!r}), True)]")
-    item = case.asked_with(0.5)
+    item = asked_with(case, 0.5)
     asking = threading.Thread(target=lambda: found.append(case.starts.resolve(item)))
     asking.start()
     for number in range(1, 4):

@@ -68,7 +68,7 @@ def seen(tmp_path: Path) -> Seen:
     def observed(*events: Event, rows=(), code: int | None = 0, hang: str | None = None, log: str = "") -> Run:
         traces = traces_of(tmp_path, *events, rows=rows)
         (tmp_path / "log.txt").write_text(log)
-        return Run(observe(traces, tmp_path, Ending(code, hang, 4.0)), traces, tmp_path)
+        return Run(observe(traces, Ending(code, hang, 4.0)), traces, tmp_path)
 
     return observed
 
@@ -178,7 +178,7 @@ def test_of_several_processes_the_failure_is_of_the_one_that_failed_and_not_of_o
     traces_of(tmp_path / "ranks" / "1", RankBegin(11, 1, 2), BEGUN)
     traces = traces_of(tmp_path, RankBegin(10, 0, 2), BEGUN, lost, Over(1, 10), Over(-9, 11))
     (tmp_path / "log.txt").write_text("Traceback (most recent call last):\nRuntimeError: Connection closed by peer\n")
-    seen = observe(traces, tmp_path, Ending(1, None, 1.0))
+    seen = observe(traces, Ending(1, None, 1.0))
     assert (seen.died.name, seen.rank) == ("SIGKILL", 1)
 
 

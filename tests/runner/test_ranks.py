@@ -309,7 +309,7 @@ def test_when_a_run_is_over_and_whose_failure_it_was(tmp_path, monkeypatch, firs
     assert ranks.code() == at_once
     monkeypatch.setattr(ranks_module, "OTHERS_SECONDS", 0.0)
     assert ranks.code() == later
-    seen = observe(traces, tmp_path, Ending(None, None, 1.0))
+    seen = observe(traces, Ending(None, None, 1.0))
     assert (seen.died and (seen.died.name, seen.rank)) == died
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,16 +18,10 @@ from tools import slow
 
 from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.probe.protocol import TrainEnd
-from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.hang import Patience
-from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script_site import ScriptSite
-from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import Failure, Standard
-from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.comparison import Comparison
-from bisect_cfg.targets.script import Script
+from tests.runner.started import Started
 
 SCRIPT = """
     import atexit, multiprocessing, os, resource, signal, subprocess, sys, threading, time
@@ -160,29 +153,19 @@ SCRIPT = """
 """
 
 
-class Bench:
+class Bench(Started):
     """One study folder with its runner, warm."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "train.py").write_text(textwrap.dedent(SCRIPT))
-        (folder / "study/trials").mkdir(parents=True)
-        self.runner = Trials(ScriptSite(Script(folder / "train.py"), folder / "study"))
-        run = self.runner.train(Plan(0, {}, 5, start="cold", patience=Patience(60, 20, 20), overrides={}))
-        assert run.shown.signature is None
-        capture = read_capture(run.traces.events.rows)
-        self.runner.site.starts.learn(FirstRun(capture))
-        assert self.runner.site.starts.start_at("config") is None
-        self.runner.settings = Comparison(capture, self.runner.site.starts.resolve).factors()
-        self.supervisor = psutil.Process(self.runner.site._supervisor.pid).children()[0]
+        super().__init__(folder, SCRIPT)
+        self.start_at("config")
+        self.supervisor = psutil.Process(self.site._supervisor.pid).children()[0]
         self.waiting = self.processes()  # the server
         self.count = 0
 
-    def __call__(self, what: str, start: str = "config", patience: float = 20.0, steps: int | None = 5) -> Run:
+    def __call__(self, what: str, start: str = "config", patience: float = 20.0) -> Run:
         self.count += 1
-        limits, overrides = Patience(patience, patience, patience), {"args.loss_type": what}
-        plan = Plan(self.count, self.runner.settings.bad, steps, start=start, patience=limits, overrides=overrides)
-        return self.runner.train(plan)
+        return self.train(self.count, start, Patience(patience, patience, patience), loss_type=what)
 
     def processes(self) -> set[psutil.Process]:
         """Everything that carries the study's mark or descends from its supervisor."""
@@ -190,7 +173,7 @@ class Bench:
         for process in psutil.process_iter():
             try:
                 mark = process.environ().get("BISECT_CFG_STUDY", "")
-                mine = mark.startswith(self.runner.site._supervisor.study)
+                mine = mark.startswith(self.site._supervisor.study)
                 mine = mine or self.supervisor in process.parents()
                 if mine and process.status() != psutil.STATUS_ZOMBIE:
                     found.add(process)
@@ -214,7 +197,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[B
         try:
             yield made
         finally:
-            made.runner.site.close()
+            made.site.close()
             left = made.processes()
     assert left == set()
 
@@ -308,9 +291,9 @@ def test_server_that_is_killed_is_started_again(bench):
 
 
 def test_interrupt_ends_a_running_trial(bench):
-    threading.Timer(1.0, bench.runner.site.interrupt).start()
+    threading.Timer(1.0, bench.site.interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         bench("hang", patience=60)
-    bench.runner.site._interrupted.clear()
+    bench.site._interrupted.clear()
     bench.assert_nothing_left()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

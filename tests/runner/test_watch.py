@@ -19,7 +19,7 @@ from tools import traces_of
 
 from bisect_cfg.probe.protocol import STACKS_FILE, Cold, Raised, TrainBegin, TrialOrders, to_json
 from bisect_cfg.runner.fork_server import probe_environment
-from bisect_cfg.runner.hang import HANG_SECONDS, PHASE_SECONDS, Patience, Pulse
+from bisect_cfg.runner.hang import HANG_SECONDS, PHASE_SECONDS, Patience, heartbeat_in
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.training import Training
@@ -150,7 +150,7 @@ def test_slow_is_no_hang_and_a_hang_is_found_at_once_if_it_is_known(bench: Bench
         assert len(traces.metrics.rows) == 5
         phase = SLOW_KINDS[what]
         assert phase is None or ending.phases[phase] >= 0.95 * 3 * UNIT
-        assert phase is None or (traces.metrics.path.parent / STACKS_FILE).read_text() == "", "nobody has asked"
+        assert phase is None or (traces.folder / STACKS_FILE).read_text() == "", "nobody has asked"
     assert judge.stood in found["reward"][0].paused, "it is the same line"
     known = replace(FIRST_PATIENCE, hangs={judge.stood}, seen={"reward call": 0.0})
     again, _, log = bench("judge", known)
@@ -180,23 +180,18 @@ def test_a_script_that_writes_to_all_descriptors_does_not_spoil_the_count(tmp_pa
     (tmp_path / "train.py").write_text(textwrap.dedent(WRITES))
     ending, traces, log = bench("writes")
     assert ending.exit_code == 0 and len(traces.metrics.rows) == 5, log
-    count, phase = read(traces.metrics.path.parent)
+    count, phase = heartbeat_in(traces.folder)
     assert count < 1000 and phase == ""
 
 
 def test_a_file_that_is_no_count_is_none(tmp_path: Path) -> None:
     beat = tmp_path / "heartbeat"
-    assert read(tmp_path) == (0, "")
+    assert heartbeat_in(tmp_path) == (0, "")
     beat.write_bytes(b"\xff" * 20)
-    assert read(tmp_path)[1] == ""
+    assert heartbeat_in(tmp_path)[1] == ""
     beat.unlink()
     os.mkfifo(beat)
-    assert read(tmp_path) == (0, "")
-
-
-def read(folder: Path) -> tuple[int, str]:
-    with contextlib.closing(Pulse(folder)) as pulse:
-        return pulse.read()
+    assert heartbeat_in(tmp_path) == (0, "")
 
 
 # ------------------------------------------------------------------------------------------------------- stacks

@@ -172,7 +172,7 @@ def first_run(
     folder = folder / "trials" / "0"
     rows = [{"step": step, "time": step * pace, "loss": 0.1} for step in range(before + 1, failing)]
     traces = traces_of(folder, TrainBegin(**begun), *events, rows=rows)
-    return Run(observe(traces, folder, Ending(code, None, failing * pace)), traces, folder)
+    return Run(observe(traces, Ending(code, None, failing * pace)), traces, folder)
 
 
 @pytest.mark.parametrize("form", ["FSDP", "DeepSpeed"])
