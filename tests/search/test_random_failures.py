@@ -30,13 +30,16 @@ def answer(oracle: Oracle, confirm: int | None) -> tuple[bool, bool, int]:
 
 @pytest.mark.training
 @pytest.mark.parametrize(
-    ("rate", "count"), [(0.7, 2), slow(0.7, 1), slow(0.9, 1), slow(0.9, 2), slow(0.5, 1), slow(0.5, 2)]
+    ("rate", "count", "instances"),
+    [(0.7, 2, 10), *(slow(rate, count, 20) for rate in (0.9, 0.7, 0.5) for count in (1, 2))],
 )
-def test_at_the_default_an_answer_called_complete_is_right_whatever_the_failure_rate(rate: float, count: int) -> None:
-    # At most one in twenty is permitted; measured on 100 each it is none or one (tests/search/measure.py).
-    answers = [answer(flaky_of(seed, SIZE, count, rate), None) for seed in range(20)]
-    assert sum(complete and not right for right, complete, _ in answers) <= 1
-    assert sum(right and complete for right, complete, _ in answers) >= 17
+def test_at_the_default_an_answer_called_complete_is_right_whatever_the_failure_rate(
+    rate: float, count: int, instances: int
+) -> None:
+    # At most one in twenty is permitted; measured on 300 each it is none to six (studies/search_cost/README.md).
+    answers = [answer(flaky_of(seed, SIZE, count, rate), None) for seed in range(instances)]
+    assert sum(complete and not right for right, complete, _ in answers) <= instances // 20
+    assert sum(right and complete for right, complete, _ in answers) >= 0.85 * instances
 
 
 @pytest.mark.training
@@ -44,7 +47,7 @@ def test_at_the_default_an_answer_called_complete_is_right_whatever_the_failure_
 def test_a_failure_that_always_shows_pays_a_few_trials_for_that(count: int, more: int) -> None:
     # The second failing run, and what is repeated: of two settings two runs without one of them, and two corrections.
     extra = []
-    for seed in range(30):
+    for seed in range(10):
         careful, plain = (answer(flaky_of(seed, SIZE, count, 1.0), confirm) for confirm in (None, 1))
         assert careful[:2] == plain[:2] == (True, True)
         extra.append(careful[2] - plain[2])
@@ -91,7 +94,7 @@ def test_another_failure_of_some_settings_does_not_end_the_search() -> None:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_nothing_is_proven_by_runs_that_neither_passed_nor_failed(seed: int) -> None:
     """Only the two baselines say anything; every other run ends in another failure, each in one of its own."""
     rng = random.Random(seed)
@@ -152,7 +155,7 @@ def test_runs_repeat_themselves_once_two_of_one_subset_have_equal_traces(runs: s
 @pytest.mark.training
 def test_runs_that_repeat_themselves_need_fewer_repeats() -> None:
     saved = []
-    for seed in range(12):
+    for seed in range(6):
         once, again = (flaky_of(seed, SIZE, 2, 1.0) for _ in range(2))
         again.repeats = True
         answers = answer(once, None), answer(again, None)
@@ -161,7 +164,7 @@ def test_runs_that_repeat_themselves_need_fewer_repeats() -> None:
     assert min(saved) >= 0 and sum(saved) / len(saved) >= 1
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([None, 1, 2]), st.booleans())
 def test_what_traces_do_not_say_changes_no_question(seed: int, confirm: int | None, repeats: bool) -> None:
     """Different traces of one subset are as none; and with a `confirm` of one's own no trace is asked."""
