@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Any
-
-import msgspec
 
 from bisect_cfg.common.configuration import Outcome, Purpose, configuration_of
 from bisect_cfg.common.failures.health import ODDITIES, Symptom
@@ -45,6 +43,7 @@ from bisect_cfg.runner.environments import Environments, size_of
 from bisect_cfg.runner.ranks import ranks_of
 from bisect_cfg.runner.runs import Run, purpose_again
 from bisect_cfg.runner.verdict import Ended
+from bisect_cfg.runner.where import Place
 from bisect_cfg.store import causes as found_causes
 from bisect_cfg.store.causes import RETURNED_FALSE, Report, TrialRow, wilson
 from bisect_cfg.targets.captured import read_capture
@@ -81,7 +80,7 @@ def answer_of(found: Findings, environment: Fingerprint) -> Answer:
         report.complete,
         failure=failure_of(found.bad_run),
         good_failure=_failure_of_good(found),
-        where=None if found.place is None else msgspec.convert(found.place.to_json(), Where),
+        where=None if found.place is None else _where(found.place),
         placement=_placement(found.bad_run),
         causes=tuple(_cause(found, cause) for cause in report.causes),
         corrections=report.corrections,
@@ -241,9 +240,13 @@ def _cause(found: Findings, cause: found_causes.Cause) -> Cause:
     return cause_of(cause, text, step, watched=_watched(found, cause), **more)
 
 
+def _where(place: Place) -> Where:
+    return Where(place.same_failure, place.folder, round(place.seconds, 2), place.note, **asdict(place.where))
+
+
 def _failing_command(target: CommandTarget, subset: Iterable[str]) -> tuple[str, ConfigFile | None]:
     """The whole command with only these settings bad, and the configuration file that it names."""
-    configuration = configuration_of(frozenset(subset), target.sides.good, target.sides.bad)
+    configuration = configuration_of(frozenset(subset), target.factors.good, target.factors.bad)
     name, config = f"config.{target.template.config_format}", target.config(configuration)
     env: list[str] = []
     for variable, value in target.variables(configuration).items():
