@@ -21,9 +21,6 @@ TAGS = ("$dtype", "$secret", "$set", "$opaque")
 """How the probe marks what JSON cannot say (`bisect_cfg.probe.values`)."""
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])?")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-"""Escapes and control characters, those that turn the direction of writing among them."""
-
 _OUR_STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
@@ -55,10 +52,12 @@ def _without_tags(value: Value) -> Value:
 
 
 def clean(said: Value) -> str:
-    """A text from a file, a log or a name as it may stand on a terminal: no control characters but line ends, no
+    """A text from a file, a log or a name as it may stand on a terminal: only what is printable besides line ends, no
     secrets. An escape sequence in a log, or in the name of a folder, must not reach the terminal."""
-    words = scrub(str(said))
-    return words if words.isprintable() else _CONTROL.sub("", _ESCAPE.sub("", words))
+    words = _ESCAPE.sub("", scrub(str(said)))
+    if words.isprintable():
+        return words
+    return "".join(one if one in "\t\n" or one.isprintable() else " " if one.isspace() else "" for one in words)
 
 
 def with_reasons(reasons: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ import io
 import shlex
 import sys
 
+from bisect_cfg.common.words import clean
 from bisect_cfg.explain.explanation import (
     KNOWN,
     NO_FAILURE,
@@ -30,7 +31,6 @@ from bisect_cfg.explain.explanation import (
 )
 from bisect_cfg.explain.reader import Unreadable, read
 from bisect_cfg.explain.text import as_json, render
-from bisect_cfg.probe.redact import scrub
 
 __all__ = [
     "KNOWN", "NO_FAILURE", "UNKNOWN", "UNREADABLE", "Explanation", "explain", "explain_command", "explain_readings",
@@ -47,24 +47,18 @@ def explain_command(*paths: str, json: bool = False, everything: bool = False) -
     try:
         readings, problems = read(paths)
     except (OSError, Unreadable) as error:
-        said = scrub(f"{paths[0]}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error))
+        said = f"{paths[0]}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error)
         said = f"bisect-cfg explain: {said}. Give a log, a folder of a run, or - for standard input."
-        print(_printable(said), file=sys.stderr)
+        print(clean(said), file=sys.stderr)
         return UNREADABLE
     explanation = explain_readings(readings)
     for problem in problems:
-        print(_printable(scrub(f"bisect-cfg explain: not read: {problem}.")), file=sys.stderr)
+        print(clean(f"bisect-cfg explain: not read: {problem}."), file=sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a log may hold what this terminal cannot show
     if json:
         print(as_json(explanation, problems))
     else:
-        print(_printable(render(explanation, [shlex.quote(path) for path in paths], everything)))
+        print(clean(render(explanation, [shlex.quote(path) for path in paths], everything)))
     # A file that says nothing is no proof that all is well where another one could not be read.
     return UNREADABLE if problems and explanation.status == NO_FAILURE else explanation.status
-
-
-def _printable(text: str) -> str:
-    """The text without control characters and marks that change the direction of writing."""
-    text = text.replace("\t", " ")
-    return "".join(one if one == "\n" or one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)

@@ -71,11 +71,6 @@ def advise(event: Event | None) -> Advice | None:
     """What an error and its traceback say by themselves; None if they say nothing that the message does not."""
     if event is None or event.weight == STATUS:
         return None
-    if place := interrupted_at(event):
-        says = f"It was interrupted while it was at {place}."
-        steps = (f"it stood still there: that call does not come back. Put a time limit around it ({place})",
-                 "it was ended on purpose: nothing has failed; resume_from_checkpoint=True goes on")  # fmt: skip
-        return Advice("interrupted", says, steps)
     text = event.message or event.text
     message = re.sub(r"^[\w.]+(?:\(\w+\))?: ?", "", text, count=1) if event.type_name else text
     found = None
@@ -120,19 +115,6 @@ def raised_in_own_file(event: Event) -> str:
     if event.weight != RAISED or not event.frames or package_of(event.frames[-1][0]):
         return ""
     return _place(event.frames[-1])
-
-
-def interrupted_at(event: Event) -> str:
-    """File and line of the user's own code, called by a library, at which a run was interrupted; "" where there was
-    none."""
-    if event.type_name != "KeyboardInterrupt":
-        return ""
-    packages = [package_of(file) for file, _, _ in event.frames]
-    own = max((at for at, name in enumerate(packages) if not name), default=0)
-    libraries = [at for at, name in enumerate(packages) if name not in ("", "python")]
-    # Its innermost own line is that of the script alone where the library trains; a traceback may leave out frames.
-    called = own > 0 and (not libraries or min(libraries) < own)
-    return _place(event.frames[own]) if called else ""
 
 
 def own_script(event: Event | None) -> str:

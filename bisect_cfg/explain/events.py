@@ -104,9 +104,9 @@ _LEVEL = re.compile(
     r"|\"(?:level|levelname|severity)\": ?\"(?:error|ERROR|critical|CRITICAL)\""
 )
 _STATUS = re.compile(
-    r"exitcode\s*: *-?[1-9]|exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)[ :=]*-?(?:[1-9]|0x[cC])"
+    r"exitcode\s*: *-?[1-9]|exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)[ :=]*-?[1-9]"
     r"|exits with return code = -?[1-9]|OOMKilled|OUT_OF_MEMORY|TERM_MEMLIMIT|Exited \(1\d\d\)"
-    r"|non-zero (?:exit|return)|was sent SIGKILL|terminated abruptly|0xC0000005|3221225477|Exit Code: *[1-9]"
+    r"|non-zero (?:exit|return)|was sent SIGKILL|terminated abruptly|Exit Code: *[1-9]"
 )
 _LAUNCHER = re.compile(
     rf"{'|'.join(sorted(WRAPPERS))}|WorkerCrashedError|EngineDeadError|Engine core initialization failed"
@@ -273,8 +273,7 @@ def _kind(line: LogLine, text: str) -> tuple[str, int]:
 _WORTH = re.compile(
     r"rror|xception|nterrupt|OutOfRes|xit|OOMK|OUT_OF_MEM|TERM_MEM|atal|ERROR|CRITICAL|FATAL|terminate called"
     r"|libc\+\+abi|panicked|out of memory|\[[EF][ \d]|,\d{3} [EFC] |NCCL WARN Cuda|imed out|imeout|not found"
-    r"|SIG|ignal|0xC0000"
-    r"|3221225477|X[iI][dD]|ECC|abruptly|nccl[A-Z]\w+: |Got completion|Assertion `|Could not override|No space"
+    r"|SIG|ignal|X[iI][dD]|ECC|abruptly|nccl[A-Z]\w+: |Got completion|Assertion `|Could not override|No space"
     r"|Out of memory|oom|low on resource|available RAM|^make: |^ninja: |what\(\)|Died|NotFound|Failure|Unavailable"
 )
 

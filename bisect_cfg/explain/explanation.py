@@ -13,7 +13,7 @@ from bisect_cfg.common.configuration import Configuration
 from bisect_cfg.common.failures import signature as signatures
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.types import Fingerprint
-from bisect_cfg.explain.advice import Advice, advise, interrupted_at, own_script
+from bisect_cfg.explain.advice import Advice, advise, own_script
 from bisect_cfg.explain.hang import only_ended
 from bisect_cfg.explain.knowledge import Clue, Entry, load
 from bisect_cfg.explain.match import Line, Match, examine, matches
@@ -128,7 +128,7 @@ def explain_readings(
     lead = leading[0] if leading else None
     cause = run.cause
     stands = run.found.get(Clue("metric", "standing")) if cause is None else None
-    if lead is None and cause is not None and only_ended(cause.text) and not interrupted_at(cause):
+    if lead is None and cause is not None and only_ended(cause.text):
         cause = None
     specific = lead is not None and (not lead.entry.general or lead.case is not None)
     error = Line(cause.line, scrub(" ".join(cause.message.split()) or cause.text), cause.file) if cause else None

@@ -64,19 +64,10 @@ _SIGNALS = (
 )
 _STATUS = re.compile(
     # docker, Kubernetes, LSF, Slurm, torchrun, make and PyCharm say it in these words; a shell adds 128 to the signal
-    r"[Ee]xit(?:ed)?(?: with)?(?: exit)? ?(?:[Cc]ode|[Ss]tatus)[ :=]*(?P<code>-?\d+|0x[0-9A-Fa-f]+)\b"
+    r"[Ee]xit(?:ed)?(?: with)?(?: exit)? ?(?:[Cc]ode|[Ss]tatus)[ :=]*(?P<code>-?\d+)\b"
     r"|exitcode\s*: *(?P<elastic>\d+)\b|Exited \((?P<docker>\d+)\)"
-    r"|(?P<killed>OOMKilled|(?<!_)OUT_OF_MEMORY|TERM_MEMLIMIT|0xC0000005|3221225477)"
+    r"|(?P<killed>OOMKilled|(?<!_)OUT_OF_MEMORY|TERM_MEMLIMIT)"
 )
-_WINDOWS = {
-    0xC0000005: "SIGSEGV",
-    0xC0000409: "SIGABRT",
-    0xC000001D: "SIGILL",
-    0xC0000094: "SIGFPE",
-    0xC00000FD: "SIGSEGV",
-}
-"""Windows' exception codes, as the signal that Linux would send: access violation, stack buffer overrun, illegal
-instruction, integer division by zero, stack overflow."""
 
 
 def signal_name(number: int) -> str | None:
@@ -118,13 +109,6 @@ def _in_shell_words(text: str) -> str | None:
 def _of_status(match: re.Match[str]) -> str | None:
     """The signal that an exit status tells of: a shell adds 128 to its number."""
     if match["killed"]:
-        return "SIGSEGV" if match["killed"][0] in "03" else "SIGKILL"
-    digits = match["code"] or match["elastic"] or match["docker"]
-    if len(digits) > 10:
-        return None
-    number = int(digits, 16 if digits.startswith("0x") else 10)
-    if number & 0xFFFFFFFF in _WINDOWS:
-        return _WINDOWS[number & 0xFFFFFFFF]
-    if -65 < number < 0 or 128 < number < 192:
-        return signal_name(-number if number < 0 else number - 128)
-    return None
+        return "SIGKILL"
+    number = int((match["code"] or match["elastic"] or match["docker"])[:10])
+    return signal_name(-number if number < 0 else number - 128) if -65 < number < 0 or 128 < number < 192 else None
