@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
+from tools import QUICK
 from toys import script
 
 FAILS = """
@@ -18,12 +18,9 @@ FAILS = """
 
 
 def causes(tool, *command: object) -> tuple[list[list[str]], dict]:
-    said = tool("bisect", "--study", "s", "--no-recommend", "--no-where", *command)
-    assert said.status == 0, said.all
-    tool.assert_nothing_left()
-    result = json.loads((tool.folder / "s" / "result.json").read_text())
-    assert result["complete"]
-    return [sorted(cause["parameters"]) for cause in result["causes"]], result
+    study = tool.bisect(*QUICK, *command)
+    assert study.result["complete"]
+    return study.causes, study.result
 
 
 @pytest.mark.parametrize("line", ["{python} train.py", "{python} prepare.py\n{python} train.py | cat"])
@@ -31,8 +28,8 @@ def test_a_shell_script_is_run_as_typed(tool, line):
     script(tool.folder, FAILS.format("args.bf16 and os.environ['MODE'] == 'fast'"))
     (tool.folder / "prepare.py").write_text("print('no training')\n")
     (tool.folder / "run.sh").write_text(f"export MODE=$1\n{line.format(python=sys.executable)}\n")
-    good = ("--good", "temperature=0.8") if "prepare" in line else ()
-    found, result = causes(tool, *good, "--", "bash", "run.sh", "fast")
+    few = ("--good", "temperature=0.8", "--only", "bf16") if "prepare" in line else ()
+    found, result = causes(tool, *few, "--", "bash", "run.sh", "fast")
     assert found == [["bf16"]]
     assert any("trains" in note and "train.py" in note for note in result["notes"])
     # A shell that runs Python more than once cannot be held at one of them.
@@ -43,10 +40,3 @@ def test_a_variable_behind_env_varies(tool):
     script(tool.folder, FAILS.format("args.bf16 and os.environ.get('MODE') == 'fast'"))
     found, _ = causes(tool, "--good", "env.MODE=none", "--", "env", "MODE=fast", sys.executable, "train.py")
     assert found == [["bf16", "env.MODE"]]
-
-
-def test_a_variable_that_is_pinned_has_its_value_in_all_runs(tool):
-    script(tool.folder, FAILS.format("args.bf16 and os.environ.get('MODE') == 'slow'"))
-    found, result = causes(tool, "--pin", "env.MODE=slow", "--good", "env.MODE=", "--", "MODE=fast", sys.executable,
-                           "train.py")  # fmt: skip
-    assert found == [["bf16"]] and "env.MODE" in result["not_varied"]
