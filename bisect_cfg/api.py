@@ -300,8 +300,8 @@ def ask(
 
     study = study.absolute()
     if isinstance(wanted, Mapping):
-        given = (parse_assignment((name, _comparable(str(name), one)), "ask()") for name, one in wanted.items())
-        wanted = {name: encoded(name, value) for name, value in given}
+        given = [(name, encoded(str(name), one)) for name, one in wanted.items()]
+        wanted = dict(parse_assignment(one, "ask()") for one in given)
     asked, options = _asked_before(study, wishes, arguments, trust, _loaded)
     with _where_it_began(asked):
         target = found_target(asked.target, asked.arguments, options)
@@ -377,26 +377,18 @@ def _where_it_began(asked: Asked) -> Iterator[None]:
 
 
 def encoded(name: str, value: Value) -> Value:
-    """A value as it is handed to another process.
-
-    Raises:
-        InputError: it cannot be.
-    """
-    made = encode(_comparable(name, value))
+    """A value as it is handed to another process; InputError if it cannot be."""
+    try:
+        check_value(name, value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{error}.") from None
+    made = encode(value)
     if isinstance(made, dict) and ({"$opaque", "$object"} & made.keys()):
         raise InputError(
             f"{name}: a {type(value).__name__} cannot be handed to another process.",
             "Give a number, a string, True, False, None, a torch.dtype, or a list or dict of these.",
         )
     return value if isinstance(value, float) else made
-
-
-def _comparable(name: str, value: Value) -> Value:
-    try:
-        check_value(name, value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{error}.") from None
-    return value
 
 
 def bisect(

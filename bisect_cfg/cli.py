@@ -17,20 +17,8 @@ import click
 
 from bisect_cfg import crash
 from bisect_cfg.errors import InputError
-from bisect_cfg.options import (
-    EVERYDAY,
-    FILE,
-    FOLDER,
-    OPTIONS,
-    OUTPUT,
-    PROGRAM,
-    SAFE_VALUES,
-    SIMILAR,
-    SWITCH,
-    Kind,
-    Option,
-    options_of,
-)
+from bisect_cfg.kinds import FILE, FOLDER, PROGRAM, SWITCH, Kind
+from bisect_cfg.options import EVERYDAY, OPTIONS, OUTPUT, SAFE_VALUES, SIMILAR, Option, options_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -45,6 +45,7 @@ FLOORS = (
     {"runner", "rewrite"},
     {"recommend", "remedy", "doctor"},
     {"reports", "report", "engines"},
+    {"kinds"},
     {"options"},
     {"study"},
     {"api", "cli", "entry", "__init__", "__main__"},

@@ -178,6 +178,7 @@ class View(Listener):
             self._line(detail[0].upper() + detail[1:] + ".")
         if name == "where":
             self._progress = None  # the search is over
+        self._changed()
 
     def note(self, text: str) -> None:
         self._line(Text(text, style="yellow"))
@@ -185,6 +186,7 @@ class View(Listener):
     def step(self, number: int | str, rows: Sequence[Row], horizon: int | None) -> None:
         running = self._running.get(number, _Running())
         self._running[number] = replace(running, steps=len(rows), horizon=horizon, last=rows[-1] if rows else {})
+        self._changed()
 
     def run_finished(self, purpose: Purpose, run: Run, outcome: Outcome | None) -> None:
         if purpose == Purpose.BAD_BASELINE and outcome is Outcome.FAIL:
@@ -229,6 +231,7 @@ class View(Listener):
             case _:
                 return
         self._progress = self._ask_progress()
+        self._changed()
 
     def safe_runs_left(self, left: Left) -> None:
         self._safe_left = left
@@ -238,6 +241,7 @@ class View(Listener):
             self._line("Looking for safe values ...")
         self._safe_runs += 1
         self._running[number] = _Running(described(attempt, self._settings), 0, attempt.steps)
+        self._changed()
 
     def safe_run_finished(self, number: int, attempt: Attempt, health: Health, seconds: float) -> None:
         self._running.pop(number, None)
@@ -248,6 +252,9 @@ class View(Listener):
         self._line(_run_line(number, word, style, asked, said, words.duration(seconds)))
 
     # ------------------------------------------------------------------------------------------------ what is shown
+
+    def _changed(self) -> None:
+        """What runs is another; a terminal is redrawn by a clock."""
 
     def _line(self, line: str | Text | Hanging) -> None:
         with self._drawing:

@@ -27,7 +27,7 @@ from bisect_cfg.report.events import Wanted
 from bisect_cfg.report.figures import COLOURS, FAIL, PASS
 from bisect_cfg.report.lines import COMMAND, DIM, EDIT, GUILTY, NOTE, TEXT, Line, as_text, lines_of
 from bisect_cfg.report.recorded import NO_METRICS, SUSPECTED, Recorded, Row, of_rows, read, rows, tested
-from bisect_cfg.store.causes import Cause, Evidence, Printed, Report, TrialRow
+from bisect_cfg.store.causes import Cause, Evidence, Printed, Report
 
 if TYPE_CHECKING:
     import pandas
@@ -38,8 +38,6 @@ STYLES = {GUILTY: f"color:{FAIL};font-weight:bold", EDIT: f"color:{PASS}", NOTE:
 """Of the lines of an answer, by their kind."""
 
 LEFT = "style='text-align:left'"
-
-_OUTCOMES = {outcome.value for outcome in Outcome}
 
 Asks = Callable[[Wanted], tuple[int, Recorded]]
 """Runs one more trial: its number, and what the study holds then."""
@@ -264,12 +262,12 @@ class Asked:
 
     def __str__(self) -> str:
         mine = self._beside()[0]
-        lines = (f"Trial {self.number}: {mine.what}", f"{mine.came}  ({mine.seconds})", shared(self.note))
+        lines = (f"Trial {self.number}: {mine.what}", f"{mine.came}  ({mine.seconds})", str(shared(self.note)))
         return "\n".join(filter(None, lines))
 
     def _repr_html_(self) -> str:
         """What it came to, and the runs of the answer below it."""
-        note = f"<p style='color:{figures.UNRESOLVED}'>{html.escape(shared(self.note))}</p>" if self.note else ""
+        note = f"<p style='color:{figures.UNRESOLVED}'>{html.escape(str(shared(self.note)))}</p>" if self.note else ""
         return note + _table(self._beside(), self.number)
 
 
@@ -377,7 +375,6 @@ def loaded(recorded: Recorded, asks: Asks | None = None) -> StudyReport:
     answer = recorded.answer
     found, failure = answer.recommendation, answer.failure
     interval = answer.reproduction.interval_95
-    over = (trial for trial in answer.trials if trial.outcome in _OUTCOMES)
     return StudyReport(
         answer.status,
         tuple(map(_cause, answer.causes)),
@@ -389,7 +386,6 @@ def loaded(recorded: Recorded, asks: Asks | None = None) -> StudyReport:
         answer.reproduction.rate,
         (interval[0], interval[1]) if interval else None,
         answer.notes,
-        tuple(TrialRow.of_record(structs.asdict(trial)) for trial in over) if recorded.folder is None else (),
         seconds=answer.seconds or 0.0,
         recommendation=to_builtins(found),
         message=failure.message if failure is not None else "",

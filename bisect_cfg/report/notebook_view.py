@@ -11,7 +11,7 @@ import io
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,10 +21,8 @@ from rich.segment import Segment
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from bisect_cfg.common.failures.health import Row
 from bisect_cfg.common.words import duration, show
 from bisect_cfg.probe.redact import mask
-from bisect_cfg.remedy.remedy import Attempt
 from bisect_cfg.report.anonymous import shared
 from bisect_cfg.report.answer import Answer
 from bisect_cfg.report.events import BisectionEvent, Progress, Wanted
@@ -108,20 +106,7 @@ class NotebookView(View):
         while not self._over.wait(TICK_SECONDS):
             self._draw()
 
-    def phase(self, name: str, detail: str = "") -> None:
-        super().phase(name, detail)
-        self._draw()
-
-    def step(self, number: int | str, rows: Sequence[Row], horizon: int | None) -> None:
-        super().step(number, rows, horizon)
-        self._draw()
-
-    def event(self, event: BisectionEvent) -> None:
-        super().event(event)
-        self._draw()
-
-    def safe_run_started(self, number: int, attempt: Attempt) -> None:
-        super().safe_run_started(number, attempt)
+    def _changed(self) -> None:
         self._draw()
 
     def _line(self, line: str | Text | Hanging) -> None:

@@ -142,16 +142,6 @@ class TrialRow:
             "companions": ", ".join(self.companions),
         }
 
-    @classmethod
-    def of_record(cls, known: JsonObject) -> TrialRow:
-        """The row that was recorded so, with its values."""
-        purpose, run = Purpose.read(known["purpose"])
-        companions = tuple(filter(None, known["companions"].split(", ")))
-        return cls(
-            known["number"], Outcome(known["outcome"]), known["signature"], known["seconds"] or 0.0, known["step"],
-            purpose, run, known["reason"], companions, known["values"],
-        )  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Report:

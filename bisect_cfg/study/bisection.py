@@ -41,7 +41,8 @@ from bisect_cfg.common.words import count
 from bisect_cfg.engines.engine import Engine
 from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.engines.simulated import SimulatedEngine
-from bisect_cfg.options import OF_BISECTIONS, BisectionOptions, check_named, checked, is_runner, with_options
+from bisect_cfg.kinds import is_runner
+from bisect_cfg.options import OF_BISECTIONS, BisectionOptions, check_named, checked, with_options
 from bisect_cfg.report.events import (
     BisectionEvent,
     CauseFound,
