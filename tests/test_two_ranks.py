@@ -6,15 +6,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import re
 import sys
 import time
 from pathlib import Path
+from subprocess import Popen
 
 import psutil
 import pytest
-from tools import Tool
+from tools import Tool, until
 
 STUDY = Path(__file__).parent.parent / "studies" / "two_ranks"
 
@@ -25,16 +25,6 @@ TIMES = {"time": 0, "step_time": 0}
 
 PATIENCE = 600
 """Seconds, on a machine that is busy; on an idle one it takes less than one minute."""
-
-KILLS = 10
-
-SPARED = 5
-"""So many of the last runs are no moment for a kill: a bisection that was resumed may have fewer of them."""
-
-A_RUN = 2.0
-"""Seconds that a run takes where the machine is idle: when a kill comes, some run is at any place of its own."""
-
-POLL = 0.2
 
 
 def rows(path: Path) -> list[dict]:
@@ -115,36 +105,23 @@ def finished_runs(study: Path) -> int:
     return len(list(study.glob("trials/*/ending.json")))
 
 
-def test_killed_ten_times(real_tool):
-    """Processes that meet over gloo, killed with their tool throughout a bisection, after other numbers of runs."""
+def test_killed_three_times(real_tool):
+    """Processes that meet over gloo, killed with their tool while another run of theirs is going on."""
     real_tool.environment["PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    assert real_tool("bisect", "--study", "whole", *command(), seconds=PATIENCE).status == 0
-    runs, moments, landed, studies = finished_runs(real_tool.folder / "whole"), random.Random(2906), [], 0
-    assert runs > KILLS + SPARED
-    while len(landed) < KILLS:
-        study = real_tool.folder / f"s{studies}"
-        studies += 1
-        for after in sorted(moments.sample(range(runs - SPARED), KILLS - len(landed))):
-            process, watched = real_tool.start("bisect", "--study", study.name, *command()), Watched(real_tool)
-            while finished_runs(study) < after and process.poll() is None:
-                watched.look()
-                time.sleep(POLL)
-            time.sleep(moments.uniform(0, A_RUN))
+    study = real_tool.folder / "s"
+    for after in (1, 3, 6):
+        process, watched = real_tool.start("bisect", "--study", "s", *command()), Watched(real_tool)
+
+        def goes_on(after: int = after, process: Popen = process, watched: Watched = watched) -> bool:
             watched.look()
-            done = process.poll() is not None
-            if not done:
-                process.kill()
-                landed.append(finished_runs(study))
-            process.communicate()
-            real_tool.assert_nothing_left()
-            assert watched.in_shared_memory() == set()
-            assert watched.listening(study) == set()
-            if done:  # sooner than the whole one
-                break
-        said = real_tool("bisect", "--study", study.name, *command(), seconds=PATIENCE)
-        assert said.status == 0, said.all
-        answers = [json.loads((path / "result.json").read_text()) for path in (study, real_tool.folder / "whole")]
-        mine, other = ([sorted(cause["parameters"]) for cause in answer["causes"]] for answer in answers)
-        assert mine == other == json.loads((STUDY / "expected.json").read_text())["causes"]
-        print(f"{study.name}: {len(answers[0]['trials'])} trials, against {len(answers[1]['trials'])} without a kill")
-    print(f"finished runs at each kill: {landed}, of {runs}")
+            assert process.poll() is None, "it is over"
+            return finished_runs(study) >= after
+
+        until(goes_on, PATIENCE)
+        process.kill()
+        process.communicate()
+        real_tool.assert_nothing_left()
+        assert watched.in_shared_memory() == set()
+        assert watched.listening(study) == set()
+    found = real_tool.bisect(*command(), seconds=PATIENCE)
+    assert found.causes == json.loads((STUDY / "expected.json").read_text())["causes"] and found.result["complete"]
