@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 
 from bisect_cfg.common.configuration import Purpose
-from bisect_cfg.common.json_files import OWNER_ONLY, JsonObject, digest, make_folder
+from bisect_cfg.common.json_files import JsonObject, digest, make_folder
 from bisect_cfg.crash import refused_by_machine
 from bisect_cfg.errors import InputError
 from bisect_cfg.store.inputs import GOOD_SIDE, Target, changed_files, changes, check_target, identity_of
+from bisect_cfg.store.lock import Held, is_locked, locked
 from bisect_cfg.store.state import EARLIER_FILE, STATE_FILE, State, read_state
 from bisect_cfg.store.storage import cannot_open, open_storage, sqlite_storage, study_name
 from bisect_cfg.store.store import Store, StudyHeld
@@ -60,22 +59,19 @@ def check_entries(folder: Path) -> None:
     """
     for place in (folder, folder / "trials", folder / "server"):
         try:
-            with os.scandir(place) as entries:
-                odd = [
-                    entry.path
-                    for entry in entries
-                    if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False))
-                ]
+            entries = sorted(os.scandir(place), key=lambda entry: entry.path)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             raise InputError(f"{place} cannot be read: {error.strerror}.", ANOTHER) from None
-        if odd:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False):
+                continue
             if not os.path.lexists(folder / STATE_FILE) and any(name not in BEGUN for name in os.listdir(folder)):
                 raise _not_free(folder)  # a folder like any other: its links are none of our business
-            what = "a symbolic link" if os.path.islink(min(odd)) else "neither a file nor a folder"
+            what = "a symbolic link" if entry.is_symlink() else "neither a file nor a folder"
             raise InputError(
-                f"{min(odd)} is {what}; a study folder made by bisect-cfg holds no such thing.",
+                f"{entry.path} is {what}; a study folder made by bisect-cfg holds no such thing.",
                 "Nothing was written. Name another folder with --study DIR, or remove it.",
             )
 
@@ -121,26 +117,22 @@ def open_study(
     """
     target = studied.target
     folder = (folder or default_folder(target)).absolute()
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder} is a file, not a folder.", "Name another folder with --study.")
-        _check_ours(folder, target, studied.restart)
-        if studied.restart and any((folder / name).exists() for name in (STATE_FILE, EARLIER_FILE)):
-            _put_aside(folder, target)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        make_folder(folder)
-        lock = _open_lock(folder)
-    except OSError as error:
-        raise InputError(
-            f"The study folder {folder} cannot be written: {error.strerror}.", "Name another one with --study DIR."
-        ) from None
-    with lock:
-        _take(lock, folder)
-        _check_ours(folder, target)  # again, as another one may have begun a study here meanwhile
+    with contextlib.ExitStack() as held:
         try:
+            if folder.exists() and not folder.is_dir():
+                raise InputError(f"{folder} is a file, not a folder.", "Name another folder with --study.")
+            _check_ours(folder, target, studied.restart)
+            if studied.restart and any((folder / name).exists() for name in (STATE_FILE, EARLIER_FILE)):
+                _put_aside(folder, target)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
+            held.enter_context(_at_work(folder))
+            _check_ours(folder, target)  # again, as another one may have begun a study here meanwhile
             make_folder(folder / "trials")
         except OSError as error:
-            raise InputError(f"{folder / 'trials'} cannot be made: {error.strerror}.", ANOTHER) from None
+            raise InputError(
+                f"The study folder {folder} cannot be written: {error.strerror}.", "Name another one with --study DIR."
+            ) from None
         state = _read(folder)
         if state is None:
             gpus = sorted(set(studied.gpus))
@@ -149,10 +141,10 @@ def open_study(
         store = _open_store(folder, state, studied)
         _check_unchanged(folder, state, studied, store, written)
         try:
-            with store.alive():
-                yield folder, state, store
+            held.enter_context(store.alive())
         except StudyHeld as error:
             raise InputError(f"{str(error).capitalize()}.", "Or name another storage with --storage.") from None
+        yield folder, state, store
 
 
 def _open_store(folder: Path, state: State, studied: Studied) -> Store:
@@ -172,7 +164,7 @@ def _open_store(folder: Path, state: State, studied: Studied) -> Store:
             state.save(folder)
         return Store((), storage, state.study)
     except (SQLAlchemyError, ImportError) as error:
-        if refused_by_machine(error):
+        if refused_by_machine(error) or not (address or isinstance(error, DatabaseError)):
             raise
         raise (cannot_open(address, error) if address else cannot_open(folder / "study.db", error, ANEW)) from None
 
@@ -191,9 +183,8 @@ def _check_ours(folder: Path, target: Target, restart: bool = False) -> None:
         check_target(folder, state, target)
         return
     lock, trials = folder / "lock", folder / "trials"
-    begun = (  # by a process that was killed, or is just at it
-        (not lock.exists() or lock.stat().st_size == 0) and (not trials.exists() or not any(trials.iterdir()))
-    )
+    ours = not lock.exists() or not lock.read_bytes().strip(b"0123456789")
+    begun = ours and not (trials.exists() and any(trials.iterdir()))  # by one that was killed, or is just at it
     if not begun or any(entry.name not in BEGUN for entry in folder.iterdir()):
         raise _not_free(folder)
 
@@ -202,50 +193,28 @@ def _not_free(folder: Path) -> InputError:
     return InputError(f"{folder} is not empty and holds no study.", "Name an empty or new folder with --study.")
 
 
-def _open_lock(folder: Path) -> IO[str]:
-    """The lock's file; never another one that a link leads to, and nothing in it is touched."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    return os.fdopen(os.open(folder / "lock", flags, OWNER_ONLY), "r+")
-
-
-def _take(lock: IO[str], folder: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = _holder(lock)
-        who = "Another bisect-cfg" if holder is None else f"Another bisect-cfg (process {holder})"
-        raise InputError(
-            f"{who} is working in {folder}.", "Wait for it, or name another folder with --study."
-        ) from None
-
-
-def _holder(lock: IO[str]) -> int | None:
-    """The process that holds a lock; None if that is not known here (see proc_locks(5))."""
-    try:
-        rows = [row.split() for row in Path("/proc/locks").read_text().splitlines()]
-    except OSError:
-        return None
-    inode = f":{os.fstat(lock.fileno()).st_ino}"
-    held = (int(row[4]) for row in rows if row[1] == "FLOCK" and row[5].endswith(inode))
-    return next((pid for pid in held if pid > 0), None)
+@contextlib.contextmanager
+def _at_work(folder: Path) -> Iterator[None]:
+    """With the folder held, so that nobody else works in it."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked(folder / "lock"))
+        except Held as error:
+            who = f"Another bisect-cfg ({error})" if error.process else "Another bisect-cfg"
+            raise InputError(
+                f"{who} is working in {folder}.", "Wait for it, or name another folder with --study."
+            ) from None
+        yield
 
 
 def is_at_work(folder: Path) -> bool:
     """Whether a process works in a study folder at this moment."""
-    try:
-        with open(folder / "lock", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False
+    return is_locked(folder / "lock")
 
 
 def _put_aside(folder: Path, target: Target) -> None:
     """Rename the old study, unless it is another script's or somebody works in it."""
-    with _open_lock(folder) as lock:
-        _take(lock, folder)
+    with _at_work(folder):
         _check_ours(folder, target, restart=True)
         names = (folder.with_name(f"{folder.name}.old-{i}") for i in itertools.count(1))
         folder.rename(next(path for path in names if not os.path.lexists(path)))

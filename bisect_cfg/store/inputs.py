@@ -24,14 +24,7 @@ from bisect_cfg.probe.protocol import InputPlaces, Opened
 from bisect_cfg.store.state import State, TargetIdentity
 
 READ_WHOLE = 1 << 28
-"""Files up to this size (256 MiB, a fifth of a second) are hashed whole."""
-
-SAMPLES, SAMPLE_BYTES = 64, 1 << 16
-"""What is read of a larger one; its time of change counts too, so that a change elsewhere is noticed."""
-
-SOURCES_SEEN = 2000
-"""Entries of the script's folder that are looked at before the first run, breadth first: a script may lie in a home
-folder. Beyond that, a module that changes while the first run imports it goes unnoticed."""
+"""Files up to this size (256 MiB, a fifth of a second) are hashed; of larger ones the size and the time count."""
 
 SETTLING_SECONDS = (0.1, 0.4)
 """Pauses before a file is believed to have changed or gone: an editor that saves makes both for a moment."""
@@ -81,25 +74,21 @@ class ReadingTarget(Target, Protocol):
 
 
 def hash_of(path: Path) -> str:
-    """A short hash of a file's content; of a very large file that of its size, its time and samples; of a notebook that
-    of its code: what its cells printed may change.
+    """A short hash of a file's content; of a very large file that of its size and time; of a notebook that of its code:
+    what its cells printed may change.
 
     Raises:
         OSError: it cannot be read.
     """
     with path.open("rb") as stream:
         known = os.fstat(stream.fileno())
+        if known.st_size > READ_WHOLE:
+            return digest([known.st_size, known.st_mtime_ns])
         if path.suffix == SUFFIX:
             with contextlib.suppress(ValueError):
                 return digest(code_cells(stream.read().decode()))
             stream.seek(0)
-        if known.st_size <= READ_WHOLE:
-            return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
-        found = hashlib.sha256(f"{known.st_size} {known.st_mtime_ns}".encode())
-        for number in range(SAMPLES):
-            stream.seek(number * (known.st_size - SAMPLE_BYTES) // (SAMPLES - 1))
-            found.update(stream.read(SAMPLE_BYTES))
-        return found.hexdigest()[:16]
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
 
 
 # ------------------------------------------------------------------------------------------ when a study is opened
@@ -210,7 +199,6 @@ class Inputs:
         self._lock = threading.Lock()
         self._stamps: dict[str, Stamp | None] = {}  # of files whose hash is known to be right
         self._beside = os.path.dirname(os.path.abspath(script.path))
-        self._sources = {} if state.modules is not None else dict(_sources(self._beside))
         self._site_stamps = [stamp_of(site) for site in sites]
 
     def to_note(self) -> InputPlaces:
@@ -244,8 +232,7 @@ class Inputs:
             written |= news
             ours = {*written, str(self._script.program)}  # a notebook's script; the notebook is compared itself
             imported = {row.path: row.stamp for row in opened if row.mode == "m" and row.path not in ours}
-            changed = [path for path in imported if first and self._sources.get(path, stamp_of(path)) != stamp_of(path)]
-            changed += [path for path, stamp in imported.items() if stamp is None or stamp != stamp_of(path)]
+            changed = [path for path, stamp in imported.items() if stamp is None or stamp != stamp_of(path)]
             later: dict[str, str] = {}
             if not changed:
                 known = {os.path.abspath(path) for path in files_of(self._script, state)}
@@ -308,21 +295,6 @@ def refuse(changed: list[str]) -> NoReturn:
         "Every trial so far is kept. Put it back as it was and run the same command again to continue, or start "
         "over with --restart (the old study is kept beside it).",
     )
-
-
-def _sources(folder: str) -> Iterator[tuple[str, Stamp | None]]:
-    """The Python files in a folder and below, as they are before the first run."""
-    seen, folders = 0, [folder]
-    for place in folders:
-        with contextlib.suppress(OSError), os.scandir(place) as entries:
-            for entry in entries:
-                seen += 1
-                if seen > SOURCES_SEEN:
-                    return
-                if entry.name.endswith(".py"):
-                    yield entry.path, stamp_of(entry.path)
-                elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                    folders.append(entry.path)
 
 
 # ---------------------------------------------------------------------------------------------------- in a storage

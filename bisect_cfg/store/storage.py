@@ -8,7 +8,6 @@ command goes on with it from anywhere; what differs anywhere has a study of its 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sqlite3
 import time
@@ -62,24 +61,18 @@ def sqlite_storage(path: Path) -> optuna.storages.RDBStorage:
         sqlalchemy.event.remove(sqlalchemy.pool.Pool, "connect", connected)
 
 
-def make_private(address: str) -> None:
-    """Make the file of an SQLite address, if it is not there, so that only its owner can read it."""
-    name = sqlalchemy.engine.make_url(address).database
-    if name and name != ":memory:" and not name.startswith("file:"):
-        with contextlib.suppress(OSError):  # that it cannot be made, whoever opens it says
-            os.close(private(name, os.O_RDWR | os.O_CREAT | os.O_EXCL))
-
-
 def open_storage(address: str) -> optuna.storages.BaseStorage:
     """Open (or make) a storage that the user named; other studies may be opening it at the same time.
 
     Raises:
         ValueError, ImportError, sqlalchemy.exc.SQLAlchemyError: as Optuna and SQLAlchemy raise them.
     """
-    engine: JsonObject = {}
-    if address.split(":")[0].split("+")[0] == "sqlite":  # no write-ahead log here: it may lie on a network disk
+    url, engine = sqlalchemy.engine.make_url(address), JsonObject()
+    if url.get_backend_name() == "sqlite":  # no write-ahead log: it may lie on a network disk
         engine = {"connect_args": {"timeout": BUSY_SECONDS}}
-        make_private(address)
+        if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
+            with contextlib.suppress(OSError):  # that it cannot be made, whoever opens it says
+                os.close(private(url.database, os.O_RDWR | os.O_CREAT | os.O_EXCL))  # only its owner can read it
 
     def opened() -> optuna.storages.BaseStorage:
         with warnings.catch_warnings():  # of arguments in the address that its driver leaves alone, twice
@@ -94,15 +87,14 @@ def open_storage(address: str) -> optuna.storages.BaseStorage:
 def patiently(make: Callable[[], Made]) -> Made:
     """What `make` makes, tried again where another process, which makes the tables of one new database at the same
     time, may have been in its way."""
-    for attempt in itertools.count(1):
+    for attempt in range(1, OPENING_ATTEMPTS):
         try:
             return make()
         except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.OperationalError) as error:
-            hopeless = "unable to open" in str(error)  # a folder that is not there will not come
-            if attempt == OPENING_ATTEMPTS or hopeless:
+            if "unable to open" in str(error):  # a folder that is not there will not come
                 raise
             time.sleep(0.1 * attempt)
-    raise AssertionError("not reached")
+    return make()
 
 
 def cannot_open(storage: object, error: Exception, advice: str = "") -> InputError:
@@ -134,10 +126,6 @@ def study_name(storage: optuna.storages.BaseStorage, name: str, identity: JsonOb
     """
     taken = set(optuna.get_all_study_names(storage))
     base = f"{name}-{digest(identity)[:NAME_DIGITS]}"
-    last = base
-    for number in itertools.count(2):
-        following = f"{base}-{number}"
-        if last not in taken or (following not in taken and not anew):
-            return last
-        last = following
-    raise AssertionError("not reached")
+    names = [base, *(f"{base}-{number}" for number in range(2, len(taken) + 3))]
+    free = next(place for place, one in enumerate(names) if one not in taken)
+    return names[free if anew or free == 0 else free - 1]

@@ -10,8 +10,7 @@ resuming after a crash means reading the study.
 its state changes. Whoever is killed leaves either a finished trial or a RUNNING one, which the next writer closes as
 lost and asks again.
 
-*One writer.* While a store is `alive`, an attribute of the study names its process and shows that it lives; a second
-process is told which one that is.
+*One writer.* While a store is `alive`, a locked file names its process; a second process is told which one that is.
 
 *Why not `Study.ask`.* It writes an empty trial first, and each parameter and attribute after it, in transactions of
 their own. A process that dies in between leaves a trial of which nobody can say what was asked.
@@ -19,15 +18,11 @@ their own. A process that dies in between leaves a trial of which nobody can say
 
 from __future__ import annotations
 
+import contextlib
 import enum
-import os
-import socket
-import threading
-import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
@@ -47,20 +42,8 @@ from bisect_cfg.store.encoding import (
     state_of,
     stored_value,
 )
+from bisect_cfg.store.lock import Held, locked, place_of
 from bisect_cfg.store.storage import open_storage, patiently
-
-BEAT_SECONDS = 20.0
-"""How often a writer shows that it lives: rare enough for a shared database."""
-
-SILENCE_SECONDS = 120.0
-"""A writer on another machine that has not been heard of for so long is dead (six missed beats)."""
-
-SETTLING_SECONDS = 0.1
-"""Between saying that this store is the writer and looking whether another one has said so since: longer than another
-process takes from finding no writer to saying that it is one."""
-
-SAME_START_SECONDS = 5.0
-"""Process numbers are used again, so the start time of a process counts; it moves a little when the clock is set."""
 
 MOST_INTERMEDIATE = 50
 """Steps of a trial that Optuna is given: each is a transaction of some 1.2 ms in SQLite, and more make no curve
@@ -69,13 +52,11 @@ plainer. The trial's folder has them all."""
 BESIDES = "besides"
 """Attribute of a trial: names of the settings, beside the factors, that it sets otherwise than the user has them."""
 
-WRITER = "writer"
-"""Attribute of a study: who writes it (host, pid, started, beat, store); None: nobody does."""
+KEY = "key"
+"""Attribute of a study: what the file is called that its writer locks."""
 
 CONCLUDED = "concluded"
 """Attribute of a study: what was concluded, for whoever reads the storage."""
-
-_living: set[str] = set()  # the stores of this process that are alive
 
 
 class StudyMismatch(ValueError):
@@ -133,7 +114,7 @@ class Store:
         optuna.logging.set_verbosity(max(optuna.logging.get_verbosity(), optuna.logging.WARNING))
         self.storage, self.study = _open(storage, study_name)
         self._id = self.storage.get_study_id_from_name(self.study.study_name)
-        self._name, self._alive = uuid.uuid4().hex, False
+        self._alive = False
         self.lost: list[FrozenTrial] = []
         self.vary(factors)
         if factors or identity:
@@ -154,20 +135,21 @@ class Store:
         Raises:
             StudyMismatch: something differs.
         """
-        attributes, advice = self.study.user_attrs, "Use another study name or storage for this bisection."
-        known, factors = attributes.get("identity", {}), attributes.get("factors")
-        differing = sorted(part for part, value in identity.items() if known.get(part, value) != value)
-        if differing:
-            what = f"is of something else: not the same {', '.join(differing)}"
-            raise StudyMismatch(f"the study {self.study.study_name!r} {what}. {advice}")
+        known, factors = self.study.user_attrs.get("identity", {}), self.study.user_attrs.get("factors")
         mine = {f.name: [as_text(mask(f.good, f.name)), as_text(mask(f.bad, f.name))] for f in self.factors}
-        if factors is not None and factors != mine:
-            differing = sorted(one for one in {*mine, *factors} if mine.get(one) != factors.get(one))
-            what = f"was made for other configurations: {', '.join(differing)} differ"
-            raise StudyMismatch(f"the study {self.study.study_name!r} {what}. {advice}")
         recorded = {name: one for trial in self.trials() for name, one in trial.distributions.items()}
-        if any(recorded.get(name, one) != one for name, one in self.distributions.items()):
-            raise StudyMismatch(f"the study {self.study.study_name!r} was made by another version. {advice}")
+        others = sorted(part for part, value in identity.items() if known.get(part, value) != value)
+        changed = sorted(name for name in {*mine, *(factors or mine)} if mine.get(name) != (factors or mine).get(name))
+        what = ""
+        if others:
+            what = f"is of something else: not the same {', '.join(others)}"
+        elif changed:
+            what = f"was made for other configurations: {', '.join(changed)} differ"
+        elif any(recorded.get(name, one) != one for name, one in self.distributions.items()):
+            what = "was made by another version"
+        if what:
+            advice = "Use another study name or storage for this bisection."
+            raise StudyMismatch(f"the study {self.study.study_name!r} {what}. {advice}")
         if identity and not known:
             self.study.set_user_attr("identity", dict(identity))
         if factors is None:
@@ -237,11 +219,10 @@ class Store:
         known = self.storage.get_all_trials(self._id, deepcopy=False)
         shown = {trial.user_attrs[SHOWN] for trial in known if SHOWN in trial.user_attrs}
         for number in [one for one in dict.fromkeys([*numbers, *([] if best is None else [best])]) if one not in shown]:
-            outcome = Outcome(known[number].user_attrs["outcome"])
-            attributes = {"outcome": Void.SHOWN.value, SHOWN: number}
-            state, values = state_of(outcome, True)
+            state, values = state_of(Outcome(known[number].user_attrs["outcome"]), True)
             if number == best:  # not above any that was recommended before
                 values = [min([trial.value for trial in known if trial.system_attrs.get(WORSE) == 0] or [1.0]) - 1.0]
+            attributes = {"outcome": Void.SHOWN.value, SHOWN: number}
             template = self._template(state, values, self.params(configuration(number)), attributes)
             template.system_attrs = {WORSE: int(number != best)}
             self.study.add_trial(template)
@@ -261,31 +242,30 @@ class Store:
             outcome: of the trial; see `state_of` for its value.
             intermediate: step -> value; each is a transaction of its own, so of many an even share is written.
         """
-        trial_id = self._of(number)
-        state, values = state_of(outcome, bool(self.storage.get_trial(trial_id).params))
-        with suppress(UpdateFinishedTrialError):
+        trial_id, steps = self._of(number), list(intermediate or {})
+        if len(steps) > MOST_INTERMEDIATE:
+            last = MOST_INTERMEDIATE - 1
+            steps = [steps[place * (len(steps) - 1) // last] for place in range(MOST_INTERMEDIATE)]
+        with contextlib.suppress(UpdateFinishedTrialError):
             for name, value in attributes.items():
                 self.storage.set_trial_user_attr(trial_id, name, value)
-            for step, value in even_share(intermediate or {}, MOST_INTERMEDIATE).items():
-                self.storage.set_trial_intermediate_value(trial_id, step, value)
+            for step in steps:
+                self.storage.set_trial_intermediate_value(trial_id, step, intermediate[step])
             self.storage.set_trial_system_attr(trial_id, WORSE, 1)
-        self._close(trial_id, state, values)
+            self.storage.set_trial_state_values(
+                trial_id, *state_of(outcome, bool(self.storage.get_trial(trial_id).params))
+            )
 
     def void(self, number: int, why: Void) -> None:
         """Close a running trial that has no result; one that has ended meanwhile keeps its own."""
-        trial_id = self._of(number)
-        with suppress(UpdateFinishedTrialError):
-            self.storage.set_trial_user_attr(trial_id, "outcome", why.value)
-        self._close(trial_id, TrialState.FAIL, None)
+        with contextlib.suppress(UpdateFinishedTrialError):
+            self.storage.set_trial_user_attr(self._of(number), "outcome", why.value)
+            self.storage.set_trial_state_values(self._of(number), TrialState.FAIL)
 
     def conclude(self, concluded: JsonObject) -> None:
         """Keep what was concluded; nothing is ever decided by it."""
         if self.study.user_attrs.get(CONCLUDED) != concluded:
             self.study.set_user_attr(CONCLUDED, concluded)
-
-    def _close(self, trial_id: int, state: TrialState, values: Sequence[float] | None) -> None:
-        with suppress(UpdateFinishedTrialError):
-            self.storage.set_trial_state_values(trial_id, state=state, values=values)
 
     def _of(self, number: int) -> int:
         return self.storage.get_trial_id_from_study_id_trial_number(self._id, number)
@@ -298,9 +278,7 @@ class Store:
             state=state, values=values, params=dict(params), distributions=distributions, user_attrs=dict(attributes)
         )
 
-    # -------------------------------------------------------------------------------------------- the one writer
-
-    @contextmanager
+    @contextlib.contextmanager
     def alive(self) -> Iterator[None]:
         """While it lasts this store is the study's writer, and Ctrl-C leaves no transaction half done. What a dead
         writer has left running is closed first.
@@ -308,74 +286,21 @@ class Store:
         Raises:
             StudyHeld: another one is.
         """
-        with interrupts.obeyed():
-            if self._alive:  # a phase within a pass that holds the study already
-                yield
-                return
-            self._hold()
-            stop = threading.Event()
-            heart = threading.Thread(target=self._beat, args=[stop], name="bisect-cfg-heart", daemon=True)
-            heart.start()
-            self._alive = True
-            try:
+        with contextlib.ExitStack() as held:
+            held.enter_context(interrupts.obeyed())
+            if not self._alive:  # else a phase within a pass that holds the study already
+                try:
+                    held.enter_context(locked(place_of(self.study.user_attrs[KEY]), passing=True))
+                except Held as error:
+                    raise StudyHeld(
+                        f"{error} is working in the study {self.study.study_name!r}: wait for it, or end it"
+                    ) from None
+                held.callback(setattr, self, "_alive", False)
+                self._alive = True
                 self.lost = [trial for trial in self.trials() if trial.state is TrialState.RUNNING]
                 for trial in self.lost:
                     self.void(trial.number, Void.LOST)
-                yield
-            finally:
-                self._alive = False
-                stop.set()
-                heart.join()
-                _living.discard(self._name)
-                with suppress(Exception):  # where it cannot be written, others see that this process has ended
-                    if (self.study.user_attrs.get(WRITER) or {}).get("store") == self._name:
-                        self.study.set_user_attr(WRITER, None)
-
-    def _hold(self) -> None:
-        holder = self.study.user_attrs.get(WRITER)
-        if not holder or not _lives(holder):
-            _living.add(self._name)
-            self._tell()
-            if not isinstance(self.storage, optuna.storages.InMemoryStorage):
-                time.sleep(SETTLING_SECONDS)
-            holder = self.study.user_attrs.get(WRITER)  # two may have come at once; the one that wrote last has it
-        if holder["store"] != self._name:
-            _living.discard(self._name)
-            raise StudyHeld(
-                f"process {holder['pid']} on {holder['host']} is working in the study {self.study.study_name!r}: "
-                "wait for it, or end it"
-            )
-
-    def _tell(self) -> None:
-        self.study.set_user_attr(WRITER, {**_this_process(), "store": self._name, "beat": round(time.time(), 1)})
-
-    def _beat(self, stop: threading.Event) -> None:
-        while not stop.wait(BEAT_SECONDS):
-            with suppress(Exception):  # a full disk is reported by the trial that meets it
-                self._tell()
-
-
-def _this_process() -> JsonObject:
-    import psutil
-
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
-
-
-def _lives(holder: JsonObject) -> bool:
-    """Whether a study's writer does; of one on another machine its beats tell. One of another form is none of ours."""
-    import psutil
-
-    here = _this_process()
-    try:
-        if holder["host"] != here["host"]:
-            return time.time() - holder["beat"] < SILENCE_SECONDS
-        if holder["pid"] == here["pid"] and abs(holder["started"] - here["started"]) < SAME_START_SECONDS:
-            return holder["store"] in _living
-        process = psutil.Process(holder["pid"])
-        same = abs(holder["started"] - process.create_time()) < SAME_START_SECONDS
-        return same and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.NoSuchProcess, KeyError, TypeError, ValueError):
-        return False
+            yield
 
 
 def _open(
@@ -387,18 +312,11 @@ def _open(
         kept = optuna.storages.get_storage(open_storage(storage) if isinstance(storage, str) else storage)
         name_here = name or (None if storage is None else "bisection")
         study = optuna.create_study(storage=kept, study_name=name_here, direction="minimize", load_if_exists=True)
-        if study.metric_names is None:
+        if KEY not in study.user_attrs:
+            study.set_user_attr(KEY, uuid.uuid4().hex)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                 study.set_metric_names([OBJECTIVE])
         return kept, study
 
     return patiently(opened)
-
-
-def even_share(values: Mapping[int, float], most: int) -> dict[int, float]:
-    """So many of the values, evenly spaced, with the first and the last."""
-    steps = list(values)
-    if len(steps) > most:
-        steps = [steps[number * (len(steps) - 1) // (most - 1)] for number in range(most)]
-    return {step: values[step] for step in steps}

@@ -53,7 +53,7 @@ def test_one_works_in_it_and_writes_to_a_storage_at_a_time(target, tmp_path) -> 
         assert is_at_work(folder)
         for restart in (False, True):
             refused(target, folder, f"Another bisect-cfg (process {os.getpid()}) is working in", restart=restart)
-        refused(target, tmp_path / "two", f"Process {os.getpid()} on", "--storage", storage=address)
+        refused(target, tmp_path / "two", f"Process {os.getpid()} is working", "--storage", storage=address)
     assert not is_at_work(folder)
     with opened(target, folder, storage=address):
         pass

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import multiprocessing
 import os
-import time
+import signal
 
 import optuna
 import pytest
@@ -154,7 +153,9 @@ def test_another_thing_in_the_same_study_is_refused(storage) -> None:
 def test_there_is_one_writer_and_the_second_is_told_who_it_is(storage) -> None:
     first, second = opened(storage), opened(storage)
     with first.alive(), first.alive():  # a phase within a pass
-        with pytest.raises(StudyHeld, match=f"process {os.getpid()} on .* in the study 's': wait for it, or end it"):
+        with pytest.raises(
+            StudyHeld, match=f"process {os.getpid()} is working in the study 's': wait"
+        ):
             with second.alive():
                 pass
     with second.alive():
@@ -168,7 +169,7 @@ def test_a_bisection_in_another_process_holds_its_study(tmp_path) -> None:
     other = spawn.Process(target=_hold, args=(address, held, done))
     other.start()
     assert held.wait(60)
-    with pytest.raises(StudyHeld, match=f"process {other.pid} on"):
+    with pytest.raises(StudyHeld, match=f"process {other.pid} is working"):
         Bisection(GOOD, BAD, bool, isolation="none", storage=address, study_name="s").run()
     other.kill()  # who is killed has no time to say that it ends
     other.join()
@@ -182,35 +183,31 @@ def _hold(address: str, held, done) -> None:
         done.wait()
 
 
-@pytest.mark.parametrize(
-    ("writer", "lives"),
-    [({"beat": 1000.0 - stores.SILENCE_SECONDS + 1}, True), ({"beat": 1000.0 - stores.SILENCE_SECONDS}, False),
-     ({"beat": "now"}, False), ({"host": 1}, False), ({}, False)],
-)  # fmt: skip
-def test_a_writer_on_another_machine_lives_as_long_as_it_is_heard_of(storage, monkeypatch, writer, lives) -> None:
-    """And one of another form is none."""
-    monkeypatch.setattr(time, "time", lambda: 1000.0)
-    store = opened(storage)
-    written = {"host": "elsewhere", "pid": 1, "store": "another", **writer} if writer else {}
-    store.study.set_user_attr("writer", written)
-    with pytest.raises(StudyHeld, match="on elsewhere") if lives else contextlib.nullcontext(), store.alive():
-        assert store.count() == 0
+def test_a_child_that_outlives_the_writer_does_not_hold_the_study_on(tmp_path) -> None:
+    address = f"sqlite:///{tmp_path}/s.db"
+    spawn = multiprocessing.get_context("spawn")
+    born, children = spawn.Event(), spawn.Queue()
+    other = spawn.Process(target=_hold_with_a_child, args=(address, born, children))
+    other.start()
+    child = children.get(timeout=60)
+    other.kill()
+    other.join()
+    try:
+        with opened(address).alive():
+            assert os.path.exists(f"/proc/{child}")
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
-def test_of_two_that_find_no_writer_at_once_one_holds_the_study(tmp_path, monkeypatch) -> None:
-    """The second one has looked before the first one wrote, and writes after it."""
-    first, second = (opened(f"sqlite:///{tmp_path}/s.db") for _ in range(2))
-    told: list[str] = []
-
-    def late(seconds: float) -> None:
-        if not told:
-            told.append("")
-            second.study.set_user_attr("writer", {**first.study.user_attrs["writer"], "store": second._name})
-
-    monkeypatch.setattr("bisect_cfg.store.store.time.sleep", late)
-    with pytest.raises(StudyHeld), first.alive():
-        pass
-    assert first.study.user_attrs["writer"]["store"] == second._name, "and it takes the other one's word from nobody"
+def _hold_with_a_child(address: str, born, children) -> None:
+    with opened(address).alive():
+        child = os.fork()
+        if not child:
+            born.set()
+            signal.pause()
+        assert born.wait(60)
+        children.put(child)
+        signal.pause()
 
 
 def test_optuna_asks_what_the_tool_asks() -> None:
