@@ -30,18 +30,27 @@ TWO_ENDS = frozenset({Purpose.BAD_BASELINE, Purpose.BAD_AGAIN, Purpose.WARM_STAR
 OTHER = "another value"
 """The choice of a trial that has neither the good nor the bad value of a factor."""
 
+OBJECTIVE = "1: fails, 0: passes"
+"""What the value of a trial is called in Optuna's plots and in its dashboard."""
+
+WORSE = "constraints:not recommended"
+"""Attribute of a trial that Optuna takes for a constraint: 0 of the run that completes what is recommended, which so is
+Optuna's best trial, 1 of all others."""
+
+SHOWN = "trial"
+"""Attribute of a trial that is another one written once more: the number of that one."""
+
 
 def distribution_of(factor: Factor) -> CategoricalDistribution:
     """The Optuna distribution of a factor, whose choices are its good value, its bad one and `OTHER`."""
     # What is run comes from the configurations that the caller gives again, so secrets need not be kept.
     levels = mask(factor.good, factor.name), mask(factor.bad, factor.name)
-    texts = []
-    for value in levels:
-        plain = value is None or isinstance(value, (bool, int, str)) or is_number(value)
-        texts.append(value if plain else as_text(value))
-    if texts[0] == texts[1]:  # True and 1
-        texts = [f"{as_text(value)} ({level})" for value, level in zip(levels, ("good", "bad"), strict=True)]
-    return CategoricalDistribution((*texts, OTHER))
+    good, bad = (
+        one if one is None or isinstance(one, (int, str)) or is_number(one) else as_text(one) for one in levels
+    )
+    if good == bad:  # True and 1
+        good, bad = f"{as_text(levels[0])} (good)", f"{as_text(levels[1])} (bad)"
+    return CategoricalDistribution((good, bad, OTHER))
 
 
 def stored_value(factor: Factor, value: Value) -> Value:
@@ -66,16 +75,27 @@ def plain(value: object) -> Value:
 
 def result_of(trial: FrozenTrial) -> TrialResult:
     """The result as the runner gave it."""
-    a = trial.user_attrs
-    rest = a.get("result") or {}
+    known = trial.user_attrs
+    rest = known.get("result") or {}
     return TrialResult(
         Outcome(rest.get("reported", Outcome.UNRESOLVED.value)),
-        a.get("signature"),
+        known.get("signature"),
         rest.get("message", ""),
-        float(a.get("seconds") or 0.0),
+        float(known.get("seconds") or 0.0),
         rest.get("step"),
-        a.get("attributes") or {},
+        known.get("attributes") or {},
     )
+
+
+def result_attributes(result: TrialResult, outcome: Outcome) -> JsonObject:
+    """Few attributes, as each is a transaction of its own: what people look at singly, the rest together."""
+    rest = {"reported": result.outcome.value, "message": scrub(result.message), "step": result.step}
+    values: JsonObject = {"result": rest, "seconds": round(result.seconds, 6), "outcome": outcome.value}
+    if result.signature is not None:
+        values["signature"] = result.signature
+    if result.attributes:
+        values["attributes"] = plain(dict(result.attributes))
+    return values
 
 
 def purpose_of(trial: FrozenTrial) -> tuple[Purpose, str]:
@@ -91,45 +111,13 @@ def values_of(trial: FrozenTrial, levels: Mapping[str, tuple[Value, Value]]) -> 
         levels: factor -> its good and its bad value.
     """
     known = trial.user_attrs
-    if SUBSET in known:
-        return {name: pair[name in known[SUBSET]] for name, pair in levels.items()}
-    if known.get("purpose") in TWO_ENDS:
-        return {
-            name: good if known["purpose"] == Purpose.GOOD_BASELINE else bad for name, (good, bad) in levels.items()
-        }
+    ran_bad = known.get(SUBSET, () if known.get("purpose") == Purpose.GOOD_BASELINE else levels)
+    values = {name: pair[name in ran_bad] for name, pair in levels.items()}
+    if SUBSET in known or known.get("purpose") in TWO_ENDS:
+        return values
     if WANTED not in known and SAFE not in known:
         return None
-    told = known[WANTED] if WANTED in known else known[SAFE].get("configuration", {})
-    return {**{name: bad for name, (_, bad) in levels.items()}, **told}
-
-
-def result_attributes(result: TrialResult, outcome: Outcome) -> JsonObject:
-    """Few attributes, as each is a transaction of its own: what people look at singly, the rest together."""
-    values: JsonObject = {
-        "result": {
-            "reported": result.outcome.value,
-            "message": scrub(result.message),
-            "step": result.step,
-        },
-        "seconds": round(result.seconds, 6),
-        "outcome": outcome.value,
-    }
-    if result.signature is not None:
-        values["signature"] = result.signature
-    if result.attributes:
-        values["attributes"] = plain(dict(result.attributes))
-    return values
-
-
-OBJECTIVE = "1: fails, 0: passes"
-"""What the value of a trial is called in Optuna's plots and in its dashboard."""
-
-WORSE = "constraints:not recommended"
-"""Attribute of a trial that Optuna takes for a constraint: 0 of the run that completes what is recommended, which so is
-Optuna's best trial, 1 of all others."""
-
-SHOWN = "trial"
-"""Attribute of a trial that is another one written once more: the number of that one."""
+    return {**values, **(known[WANTED] if WANTED in known else known[SAFE].get("configuration", {}))}
 
 
 def state_of(outcome: Outcome, known: bool) -> tuple[TrialState, list[float] | None]:

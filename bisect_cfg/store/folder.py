@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +16,10 @@ from bisect_cfg.common.configuration import Purpose
 from bisect_cfg.common.json_files import JsonObject, digest, make_folder
 from bisect_cfg.crash import refused_by_machine
 from bisect_cfg.errors import InputError
-from bisect_cfg.store.inputs import GOOD_SIDE, Target, changed_files, changes, check_target, identity_of
+from bisect_cfg.store.inputs import GOOD_SIDE, Target, changed_files, changes, check_target
 from bisect_cfg.store.lock import Held, is_locked, locked
 from bisect_cfg.store.state import EARLIER_FILE, STATE_FILE, State, read_state
-from bisect_cfg.store.storage import cannot_open, open_storage, sqlite_storage, study_name
+from bisect_cfg.store.storage import cannot_open, open_storage, sqlite_storage
 from bisect_cfg.store.store import Store, StudyHeld
 
 BEGUN = ("trials", "lock", f"{STATE_FILE}.new")
@@ -158,9 +159,8 @@ def _open_store(folder: Path, state: State, studied: Studied) -> Store:
         if not address:
             return Store((), sqlite_storage(folder / "study.db"), name)
         storage = open_storage(address)
-        if state.storage != digest(address):
-            state.storage = digest(address)
-            state.study = study_name(storage, name, identity_of(state), studied.restart)
+        if state.storage != digest(address):  # others may be there whose script has the same name
+            state.storage, state.study = digest(address), f"{name}-{uuid.uuid4().hex[:8]}"
             state.save(folder)
         return Store((), storage, state.study)
     except (SQLAlchemyError, ImportError) as error:

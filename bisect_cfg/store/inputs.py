@@ -143,8 +143,7 @@ def files_of(target: Target, state: State) -> dict[str, str]:
     found = {str(target.path): identity["script_hash"]}
     if target.good_file is not None and identity["good_file_hash"] is not None:
         found[str(target.good_file)] = identity["good_file_hash"]
-    for files in (identity["files"], state.modules, state.later_modules, state.read):
-        found |= files or {}
+    found |= identity["files"] | (state.read or {})
     written = set(state.written)
     return {path: was for path, was in found.items() if os.path.abspath(path) not in written}
 
@@ -222,28 +221,21 @@ class Inputs:
         """Learn from a run that is over which modules and files beside the script it read, and which it wrote.
 
         Raises:
-            InputsChanged: one of the modules changed while the first run went on.
+            InputsChanged: one of the modules changed while the run went on.
         """
         with self._lock:
-            state = self._state
-            first = state.modules is None
-            written = set(state.written)
-            news = {row.path for row in opened if row.mode == "w"} - written
-            written |= news
-            ours = {*written, str(self._script.program)}  # a notebook's script; the notebook is compared itself
-            imported = {row.path: row.stamp for row in opened if row.mode == "m" and row.path not in ours}
+            state, first = self._state, self._state.read is None
+            written = {*state.written, *(row.path for row in opened if row.mode == "w")}
+            known = {os.path.abspath(path) for path in files_of(self._script, state)} | written
+            known.add(str(self._script.program))  # a notebook's script; the notebook is compared itself
+            imported = {row.path: row.stamp for row in opened if row.mode == "m" and row.path not in written}
             changed = [path for path, stamp in imported.items() if stamp is None or stamp != stamp_of(path)]
-            later: dict[str, str] = {}
+            data = (row for row in opened if row.mode == "r" and first)
+            news = [path for path in (*imported, *self._untouched(data)) if path not in known]
             if not changed:
-                known = {os.path.abspath(path) for path in files_of(self._script, state)}
-                later = self._hashes(path for path in imported if path not in known)
-                if first:
-                    read = [row for row in opened if row.mode == "r" and row.path not in known | written]
-                    state.modules, state.read = later, self._hashes(self._untouched(read))
-                else:
-                    state.later_modules |= later
-            state.written = sorted(written)
-            if first or later or news:
+                state.read = {**(state.read or {}), **self._hashes(news)}
+            if first or news or len(written) > len(state.written):
+                state.written = sorted(written)
                 state.save(self._folder)
         if changed:
             refuse(changed)
@@ -295,32 +287,3 @@ def refuse(changed: list[str]) -> NoReturn:
         "Every trial so far is kept. Put it back as it was and run the same command again to continue, or start "
         "over with --restart (the old study is kept beside it).",
     )
-
-
-# ---------------------------------------------------------------------------------------------------- in a storage
-
-
-def identity_of(state: State) -> JsonObject:
-    """What is studied, as far as it is known before the first run: equal for two studies whose trials are evidence for
-    each other. Arguments and values are there as digests, since a storage may be shared with others."""
-    target = state.target
-    return {
-        "script": target["script"],
-        "script_hash": target["script_hash"],
-        "command": digest([target["python"], target["arguments"], target["folder"]]),
-        "files": digest(target["files"]),
-        "good side": digest([target["good_file_hash"], state.options]),
-        "libraries": digest(state.libraries),
-        "gpus": state.gpus,
-    }
-
-
-def found_in_first_run(state: State, failure: str, factors: JsonObject) -> JsonObject:
-    """The same of what the first run has shown: what the script imports and reads, how it fails (the signature), what
-    varies (name -> good and bad value)."""
-    beside, files = os.path.dirname(state.target["script"]), {**(state.modules or {}), **state.read}
-    return {
-        "files read": digest({os.path.relpath(path, beside): was for path, was in files.items()}),
-        "failure": digest(failure),
-        "settings": digest(factors),
-    }

@@ -1,5 +1,5 @@
-"""The trials of a study as rows in the form of result.json, as the storage has them: for people who want to see how far
-it came."""
+"""The trials of a study as rows: of a report, and in the form of result.json, as the storage has them, for people who
+want to see how far it came."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import optuna
 from optuna.storages import BaseStorage
 from optuna.study import StudySummary
 from optuna.trial import FrozenTrial
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DatabaseError
 
 from bisect_cfg.common.configuration import Outcome, Value
 from bisect_cfg.common.json_files import JsonObject
@@ -28,6 +28,9 @@ from bisect_cfg.store.store import CONCLUDED, VOID
 INTERMEDIATE = "intermediate value"
 """What the metric is called that a function told of its steps."""
 
+Levels = Mapping[str, tuple[Value, Value]]
+"""Factor -> its good and its bad value."""
+
 
 def recorded_trials(folder: Path) -> list[JsonObject]:
     """One row a trial of a study's folder, running ones included; empty if none is recorded there. Where nothing can be
@@ -39,27 +42,24 @@ def recorded_trials(folder: Path) -> list[JsonObject]:
     path = folder / "study.db"
     if not path.exists():
         return []
-    if not os.access(path, os.W_OK):
-        with tempfile.TemporaryDirectory() as copied:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with tempfile.TemporaryDirectory() as copied:
+        if not os.access(path, os.W_OK):
             for part in folder.glob("study.db*"):
                 shutil.copyfile(part, Path(copied, part.name))
-            return _trials_in(Path(copied, path.name))
-    return _trials_in(path)
-
-
-def _trials_in(path: Path) -> list[JsonObject]:
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        storage = sqlite_storage(path)
+            path = Path(copied, path.name)
         try:
-            summaries = optuna.get_all_study_summaries(storage)
-            settings = [one for one in summaries if BESIDE not in one.study_name]
-            return _stored_rows(storage, settings[0]) if settings else []
-        finally:
-            storage.engine.dispose()
-    except SQLAlchemyError as error:
-        advice = "Put the file back, or begin anew: `bisect-cfg bisect` with --restart keeps the old study beside it."
-        raise cannot_open(path, error, advice) from None
+            storage = sqlite_storage(path)
+            try:
+                every = optuna.get_all_study_summaries(storage)
+                return next((_stored_rows(storage, one) for one in every if BESIDE not in one.study_name), [])
+            finally:
+                storage.engine.dispose()
+        except DatabaseError as error:
+            advice = (
+                "Put the file back, or begin anew: `bisect-cfg bisect` with --restart keeps the old study beside it."
+            )
+            raise cannot_open(folder / "study.db", error, advice) from None
 
 
 def stored_trials(address: str, name: str | None = None) -> tuple[JsonObject, list[JsonObject]]:
@@ -95,32 +95,19 @@ def _stored_rows(storage: BaseStorage, study: StudySummary) -> list[JsonObject]:
     return rows_of(trials, {name: (_read(good), _read(bad)) for name, (good, bad) in factors.items()})
 
 
-def rows_of(trials: Iterable[FrozenTrial], levels: Mapping[str, tuple[Value, Value]]) -> list[JsonObject]:
-    """One row a trial, running ones included, without those that count for nothing.
-
-    Args:
-        trials: of one study.
-        levels: factor -> its good and its bad value.
-    """
+def rows_of(trials: Iterable[FrozenTrial], levels: Levels) -> list[JsonObject]:
+    """One row a trial, running ones included, without those that count for nothing."""
     rows = []
     for trial in trials:
-        known = trial.user_attrs
-        if known.get("outcome") in VOID:
+        known, values = trial.user_attrs, values_of(trial, levels)
+        if known.get("outcome") in VOID or values is None:
             continue
-        values = values_of(trial, levels)
-        if values is None:
-            continue
-        attributes, (purpose, run) = known.get("attributes") or {}, purpose_of(trial)
+        attributes = known.get("attributes") or {}
         rows.append(
             {
-                "number": trial.number,
+                **row_of(trial, levels).record(),
                 "outcome": known.get("outcome", "") if trial.state.is_finished() else "running",
-                "signature": known.get("signature"),
                 "seconds": known.get("seconds"),
-                "step": result_of(trial).step_of_training,
-                "purpose": purpose.of_run(run),
-                "reason": known.get("reason", ""),
-                "companions": ", ".join(known.get("companions", ())),
                 "values": values,
                 "suspicion": known.get("suspicion"),
                 "folder": f"trials/{attributes.get('folder', trial.number)}",
@@ -132,24 +119,18 @@ def rows_of(trials: Iterable[FrozenTrial], levels: Mapping[str, tuple[Value, Val
     return rows
 
 
-def row_of(trial: FrozenTrial, levels: Mapping[str, tuple[Value, Value]], outcome: Outcome | None = None) -> TrialRow:
-    """The row of a finished trial.
-
-    Args:
-        trial: of a study.
-        levels: factor -> its good and its bad value.
-        outcome: by what is known now; None: as recorded.
-    """
-    result, attributes = result_of(trial), trial.user_attrs
+def row_of(trial: FrozenTrial, levels: Levels, outcome: Outcome | None = None) -> TrialRow:
+    """The row of a trial, with its outcome by what is known now, or as recorded."""
+    result, known = result_of(trial), trial.user_attrs
     return TrialRow(
         trial.number,
-        outcome or Outcome(attributes.get("outcome", result.outcome)),
+        outcome or Outcome(known.get("outcome", result.outcome)),
         result.signature,
         result.seconds,
         result.step_of_training,
         *purpose_of(trial),
-        attributes["reason"],
-        tuple(attributes.get("companions", ())),
+        known.get("reason", ""),
+        tuple(known.get("companions", ())),
         values_of(trial, levels) or {},
     )
 

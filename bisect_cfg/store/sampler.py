@@ -34,9 +34,8 @@ class SearchTrials:
         self.store, self.problem, self._classify = store, problem, classify
         self._baselines: Mapping[int, int] = {}
         self._since = 0
-        self.good = {factor.name: factor.good for factor in store.factors}
-        self.bad = {factor.name: factor.bad for factor in store.factors}
-        self._index = {factor.name: i for i, factor in enumerate(store.factors)}
+        self._order = [factor.name for factor in store.factors]
+        self._bit = {name: 1 << place for place, name in enumerate(self._order)}
 
     def count(self, baselines: Mapping[int, int], since: int) -> None:
         """Have runs count that are none of the search.
@@ -58,7 +57,7 @@ class SearchTrials:
         ]
 
     def records(self, before: int | None = None) -> list[Record]:
-        """What the search decides from, in the order of the trial numbers."""
+        """What the search decides from, in the order of the trial numbers; only the trials before one if it is said."""
         trials = [trial for trial in self.all() if before is None or trial.number < before]
         reference = self._reference(trials)
         return [self._record(trial, reference) for trial in trials]
@@ -67,50 +66,46 @@ class SearchTrials:
         """The result of the first failing run of the bad configuration: the failure under study."""
         return self._reference(self.all())
 
-    def _reference(self, trials: Sequence[FrozenTrial]) -> TrialResult | None:
-        for trial in trials:
-            if self.mask(trial) == self.problem.full and trial.state.is_finished():
-                result = result_of(trial)
-                if self._classify(result, self.problem.full, result) is Outcome.FAIL:
-                    return result
-        return None
+    def _reference(self, trials: Iterable[FrozenTrial]) -> TrialResult | None:
+        full = self.problem.full
+        results = (result_of(one) for one in trials if self._mask(one) == full and one.state.is_finished())
+        return next((one for one in results if self._classify(one, full, one) is Outcome.FAIL), None)
 
     def _record(self, trial: FrozenTrial, reference: TrialResult | None) -> Record:
-        attributes = trial.user_attrs
-        mask, kept = self.mask(trial), attributes.get("attributes") or {}
+        known, mask = trial.user_attrs, self._mask(trial)
+        kept = known.get("attributes") or {}
         trace = kept.get("trace") or (kept.get("observation") or {}).get("trace")
-        outcome = None
-        if trial.state.is_finished():
-            outcome = self._classify(result_of(trial), mask, reference)
+        outcome = self._classify(result_of(trial), mask, reference) if trial.state.is_finished() else None
         return Record(
             mask,
             outcome,
             purpose_of(trial)[0],
             trial.number,
-            float(attributes.get("seconds") or 0.0),
-            self.mask_of(attributes.get("companions", ())),
-            (attributes.get("signature") or "") if outcome is Outcome.UNRESOLVED else "",
+            float(known.get("seconds") or 0.0),
+            self.mask_of(known.get("companions", ())),
+            (known.get("signature") or "") if outcome is Outcome.UNRESOLVED else "",
             trace if isinstance(trace, str) else "",
         )
 
-    def mask(self, trial: FrozenTrial) -> int:
+    def _mask(self, trial: FrozenTrial) -> int:
         """The subset that a trial ran, as the search's integer."""
         ran = self._baselines.get(trial.number)
         return self.mask_of(trial.user_attrs[SUBSET]) if ran is None else ran
 
     def mask_of(self, names: Iterable[str]) -> int:
         """Factors by name, as the search's integer."""
-        return sum(1 << self._index[name] for name in names)
+        return sum(self._bit[name] for name in names)
 
     def names(self, mask: int) -> Subset:
         """A subset with its names."""
-        return frozenset(self.store.factors[i].name for i in bits(mask))
+        return frozenset(self._order[i] for i in bits(mask))
 
     # ------------------------------------------------------------------------------------------------- writing
 
     def params(self, mask: int) -> dict[str, Value]:
         """The parameters of a subset's trial, as Optuna stores them."""
-        return self.store.params(configuration_of(self.names(mask), self.good, self.bad))
+        good, bad = ({name: pair[side] for name, pair in self.store.levels.items()} for side in (0, 1))
+        return self.store.params(configuration_of(self.names(mask), good, bad))
 
     def attributes(self, ask: Ask, suspicion: Sequence[float] = ()) -> JsonObject:
         """What is written with a trial before it starts.
@@ -119,18 +114,25 @@ class SearchTrials:
             ask: the question.
             suspicion: of each factor, at this time; see `State`.
         """
-        order = [factor.name for factor in self.store.factors]
         return {
-            SUBSET: [order[i] for i in bits(ask.subset)],
-            "companions": [order[i] for i in bits(ask.companions)],
+            SUBSET: [self._order[i] for i in bits(ask.subset)],
+            "companions": [self._order[i] for i in bits(ask.companions)],
             "purpose": ask.purpose.value,
             "reason": ask.reason,
-            **({"suspicion": dict(zip(order, suspicion, strict=True))} if suspicion else {}),
+            **({"suspicion": dict(zip(self._order, suspicion, strict=True))} if suspicion else {}),
         }
 
     def begin(self, ask: Ask, suspicion: Sequence[float] = ()) -> FrozenTrial:
         """Write a trial as begun; see `attributes`."""
         return self.store.begin(self.params(ask.subset), self.attributes(ask, suspicion))
+
+    def begin_wanted(self, changes: Configuration, reason: str) -> FrozenTrial:
+        """Write a run of the bad configuration with other values as begun; see `WANTED`."""
+        told = {name: plain(redact.mask(value, name)) for name, value in changes.items()}
+        attributes = {WANTED: told, "purpose": Purpose.ASKED.value, "reason": reason}
+        return self.store.begin_values(
+            {**{name: bad for name, (_, bad) in self.store.levels.items()}, **changes}, attributes
+        )
 
     def finish(self, trial: FrozenTrial, result: TrialResult) -> Outcome:
         """Write what came out.
@@ -138,11 +140,24 @@ class SearchTrials:
         Returns:
             The verdict. Values of a reader's own are judged as the bad configuration that they replace.
         """
-        mask = self.mask(trial) if SUBSET in trial.user_attrs else self.problem.full
-        reference = self.reference() or (result if mask == self.problem.full else None)
-        outcome = self._classify(result, mask, reference) or result.outcome
+        mask = self._mask(trial) if SUBSET in trial.user_attrs else self.problem.full
+        outcome = self._verdict(result, mask, self.reference())
         self.store.finish(trial.number, result_attributes(result, outcome), outcome, result.intermediate)
         return outcome
+
+    def add(self, ask: Ask, result: TrialResult) -> None:
+        """Write a trial that was run before; one of the same question and purpose that was added already stays."""
+        same = (trial for trial in self.all() if self._mask(trial) == ask.subset)
+        if any(trial.user_attrs.get("added") and purpose_of(trial)[0] is ask.purpose for trial in same):
+            return
+        outcome = self._verdict(result, ask.subset, None if ask.subset == self.problem.full else self.reference())
+        attributes = {**self.attributes(ask), **result_attributes(result, outcome), "added": True}
+        self.store.add(self.params(ask.subset), attributes, outcome)
+
+    def _verdict(self, result: TrialResult, mask: int, reference: TrialResult | None) -> Outcome:
+        """The outcome of a result, which is itself the failure under study where it is the first of all settings."""
+        reference = reference or (result if mask == self.problem.full else None)
+        return self._classify(result, mask, reference) or result.outcome
 
     def show(self, safe: Configuration | None, best: int | None = None) -> None:
         """Have Optuna's own tools see what they need to agree with the answer; see `Store.show`.
@@ -151,35 +166,12 @@ class SearchTrials:
             safe: what is recommended.
             best: the number of the run that completed it; None: the last of the search that passed with it.
         """
-        ran = {trial.number: trial for trial in self.all() if trial.state.is_finished()}
+        ran = {trial.number: values_of(trial, self.store.levels) or {} for trial in self.store.trials()}
         if best is None and safe is not None:
             passed = (one.number for one in self.records() if one.outcome is Outcome.PASS)
-            best = max((one for one in passed if self._values(ran[one]).items() <= safe.items()), default=None)
-        elif best is not None:
-            ran[best] = next(trial for trial in self.store.trials() if trial.number == best)
-        ends = [number for number, trial in ran.items() if not trial.params]
-        self.store.show(ends, lambda number: self._values(ran[number]), best)
-
-    def _values(self, trial: FrozenTrial) -> Configuration:
-        return values_of(trial, self.store.levels) or configuration_of(
-            self.names(self.mask(trial)), self.good, self.bad
-        )
-
-    def begin_wanted(self, changes: Configuration, reason: str) -> FrozenTrial:
-        """Write a run of the bad configuration with other values as begun; see `WANTED`."""
-        told = {name: plain(redact.mask(value, name)) for name, value in changes.items()}
-        attributes = {WANTED: told, "purpose": Purpose.ASKED.value, "reason": reason}
-        return self.store.begin_values({**self.bad, **changes}, attributes)
-
-    def add(self, ask: Ask, result: TrialResult) -> None:
-        """Write a trial that was run before; one of the same question and purpose that was added already stays."""
-        same = (trial for trial in self.all() if self.mask(trial) == ask.subset and purpose_of(trial)[0] is ask.purpose)
-        if any(trial.user_attrs.get("added") for trial in same):
-            return
-        reference = result if ask.subset == self.problem.full else self.reference()
-        outcome = self._classify(result, ask.subset, reference) or result.outcome
-        attributes = {**self.attributes(ask), **result_attributes(result, outcome), "added": True}
-        self.store.add(self.params(ask.subset), attributes, outcome)
+            best = max((number for number in passed if ran[number].items() <= safe.items()), default=None)
+        ends = [trial.number for trial in self.all() if trial.state.is_finished() and not trial.params]
+        self.store.show(ends, ran.__getitem__, best)
 
 
 class BisectionSampler(optuna.samplers.BaseSampler):
@@ -196,11 +188,7 @@ class BisectionSampler(optuna.samplers.BaseSampler):
         self._trials = trials
 
     def state(self, before: int | None = None) -> State:
-        """What is known, and what is asked next.
-
-        Args:
-            before: only the trials before this one.
-        """
+        """What is known, and what is asked next, by all trials, or by those before one."""
         return look(self._trials.problem, self._trials.records(before))
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:

@@ -19,7 +19,7 @@ STATE_FILE, EARLIER_FILE = "state.json", "study.json"
 Hashes = dict[Annotated[str, msgspec.Meta(min_length=1)], str]
 """Path of a file -> hash of its content."""
 
-TABLES = ("modules", "later_modules", "read", "libraries")
+TABLES = ("read", "libraries")
 """What maps paths to hashes, or packages to versions: no secret is in it, and a file may be called token."""
 
 
@@ -71,9 +71,8 @@ class State(msgspec.Struct):
         gpus: their names.
         study: name of the Optuna study; "" for one in the folder.
         storage: digest of the address of its storage; "" for the folder.
-        modules: of the modules beside the script that the first run has imported; None before it.
-        read: of the files beside it that the first run has read.
-        later_modules: of modules that only later runs have imported.
+        read: of the files beside the script that the first run has read, and of the modules that any run has imported;
+            None before the first.
         written: paths that runs have written themselves, so that they are no input.
         rejected: origins, in the order in which they were given up.
     """
@@ -84,9 +83,7 @@ class State(msgspec.Struct):
     gpus: list[str] = []
     study: str = ""
     storage: str = ""
-    modules: Hashes | None = None
-    read: Hashes = {}
-    later_modules: Hashes = {}
+    read: Hashes | None = None
     written: list[str] = []
     rejected: list[Rejected] = []
 

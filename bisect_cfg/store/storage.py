@@ -1,9 +1,4 @@
-"""Where a study lives: an SQLite file in its folder, or a storage that it shares with other studies.
-
-In a shared storage a study goes by the script's name and a digest of its *identity*: what is studied (the script, its
-command, files and libraries, the good side, the failure). Equal identities mean the same study, so that the same
-command goes on with it from anywhere; what differs anywhere has a study of its own.
-"""
+"""Where a study lives: an SQLite file in its folder, or a storage that it shares with other studies."""
 
 from __future__ import annotations
 
@@ -19,7 +14,7 @@ from typing import TypeVar
 import optuna
 import sqlalchemy
 
-from bisect_cfg.common.json_files import JsonObject, digest, private
+from bisect_cfg.common.json_files import JsonObject, private
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import scrub
 
@@ -33,9 +28,6 @@ OPENING_ATTEMPTS = 8
 
 BESIDE = ", "
 """Between the name of a study and what else is searched in it: "train, rows of step 8" is one of its own."""
-
-NAME_DIGITS = 8
-"""Of the identity's digest in a study's name. The whole identity is compared besides."""
 
 
 def sqlite_storage(path: Path) -> optuna.storages.RDBStorage:
@@ -110,22 +102,3 @@ def cannot_open(storage: object, error: Exception, advice: str = "") -> InputErr
         f"The storage {scrub(str(storage))} cannot be opened: {scrub(said[0].rstrip('.'))}.",
         advice or "Check its address, that the database can be reached and written, and that its driver is installed.",
     )
-
-
-def study_name(storage: optuna.storages.BaseStorage, name: str, identity: JsonObject, anew: bool) -> str:
-    """What a study is called in a shared storage.
-
-    Args:
-        storage: the storage.
-        name: of the script.
-        identity: what is studied.
-        anew: leave the studies of the same identity alone and take a name that is free.
-
-    Returns:
-        ``NAME-DIGEST``, or ``NAME-DIGEST-2`` and so on after a restart: the last of them unless `anew`.
-    """
-    taken = set(optuna.get_all_study_names(storage))
-    base = f"{name}-{digest(identity)[:NAME_DIGITS]}"
-    names = [base, *(f"{base}-{number}" for number in range(2, len(taken) + 3))]
-    free = next(place for place, one in enumerate(names) if one not in taken)
-    return names[free if anew or free == 0 else free - 1]

@@ -13,7 +13,6 @@ from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.remedy.proposals import weight
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.store.folder import ANEW
-from bisect_cfg.store.inputs import found_in_first_run, identity_of
 from bisect_cfg.store.store import StudyMismatch
 from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.known_failure import known_failure
@@ -55,14 +54,12 @@ def _bisection(study: Study) -> Bisection:
     options, settings, answer = study.options, study.settings, study.answer
     failure = answer.bad_run.shown.signature
     odds = odds_of(list(settings.bad), "risk", failure.kind, _said_of(answer.bad_run))
-    factors = {factor.name: [factor.good, factor.bad] for factor in settings.varied}
     try:
         bisection = Bisection(
             settings.good,
             settings.bad,
             study.trials,
             storage=study.store,
-            identity={**identity_of(study.state), **found_in_first_run(study.state, str(failure), factors)},
             jobs=options.jobs,
             first=options.first,
             confidence=options.confidence,

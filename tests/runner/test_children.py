@@ -151,7 +151,7 @@ def test_training_in_another_process(folder, way):
         assert not (folder / "after.txt").exists()
     heard = {Path(row.path).name for row in run.traces.all(Opened) if row.mode == "m"}
     assert {"early.py", "late.py"} <= heard <= {"train.py", "early.py", "late.py", "sitecustomize.py"}
-    assert {str(folder / "early.py"), str(folder / "late.py")} <= set(state.modules)
+    assert {str(folder / "early.py"), str(folder / "late.py")} <= set(state.read)
 
 
 @pytest.mark.parametrize("way", ["call", slow("spawn"), slow("pool"), "not waited for", slow("execv")])

@@ -13,7 +13,7 @@ from targets import Target
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.store import inputs as module
-from bisect_cfg.store.inputs import changes, check_target, found_in_first_run, hash_of, identity_of
+from bisect_cfg.store.inputs import changes, check_target, hash_of
 from bisect_cfg.store.state import STATE_FILE, State, read_state
 
 VERSIONS = {"trl": "1.16", "peft": None}
@@ -122,22 +122,8 @@ states = st.builds(
     options=st.fixed_dictionaries({"only": st.lists(st.just("beta"), max_size=1)}),
     libraries=versions,
     gpus=st.lists(st.just("H200"), max_size=1),
-    modules=tables,
     read=tables,
 )
-
-
-@given(states, states)
-def test_two_studies_are_one_if_they_rest_on_the_same(one: State, other: State) -> None:
-    before = [(s.target, s.options, s.libraries, s.gpus) for s in (one, other)]
-    assert (identity_of(one) == identity_of(other)) is (before[0] == before[1])
-    found = [found_in_first_run(s, "SIGFPE", {"beta": [0.0, 0.1]}) for s in (one, other)]
-    files = [{**s.modules, **s.read} for s in (one, other)]
-    assert (found[0] == found[1]) is (files[0] == files[1])
-    assert found[0] != found_in_first_run(one, "hang", {"beta": [0.0, 0.1]})
-    assert found[0] != found_in_first_run(one, "SIGFPE", {"beta": [0.0, 0.3]})
-    one.later_modules = {"/s/c.py": "0"}  # what only later runs have imported has no part in it
-    assert found[0] == found_in_first_run(one, "SIGFPE", {"beta": [0.0, 0.1]})
 
 
 @given(states)
@@ -150,11 +136,11 @@ def test_the_state_is_read_as_it_was_written(tmp_path_factory, state: State) -> 
 
 def test_a_file_may_be_called_token_and_a_token_is_not_written(tmp_path) -> None:
     files = {"/data/api_key": "0123456789abcdef", "hf_token": "fedcba9876543210"}
-    state = state_of(Target(tmp_path), modules=files, read=files, options={"hub_token": "opensesame-hub"})
+    state = state_of(Target(tmp_path), read=files, options={"hub_token": "opensesame-hub"})
     state.target["files"] = files
     state.save(tmp_path)
     kept = read_state(tmp_path)
-    assert kept.modules == kept.read == kept.target["files"] == files
+    assert kept.read == kept.target["files"] == files
     assert "opensesame" not in (tmp_path / STATE_FILE).read_text()
 
 
@@ -169,7 +155,7 @@ json_values = st.recursive(
 def test_what_somebody_edited_is_refused_in_words(tmp_path_factory, data) -> None:
     folder = tmp_path_factory.mktemp("state")
     target = Target(folder)
-    whole = msgspec.to_builtins(state_of(target, modules={"/a.py": "0"}, written=["/b"]))
+    whole = msgspec.to_builtins(state_of(target, read={"/a.py": "0"}, written=["/b"]))
     place = data.draw(st.sampled_from([whole, whole["target"]]))
     place[data.draw(st.sampled_from(sorted(place)))] = data.draw(json_values)
     text = json.dumps(whole)
@@ -181,4 +167,3 @@ def test_what_somebody_edited_is_refused_in_words(tmp_path_factory, data) -> Non
     else:  # then it can be worked with
         assert msgspec.to_builtins(found) == whole
         changes(found, target, {}, {}, [])
-        json.dumps(identity_of(found))

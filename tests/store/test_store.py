@@ -153,9 +153,7 @@ def test_another_thing_in_the_same_study_is_refused(storage) -> None:
 def test_there_is_one_writer_and_the_second_is_told_who_it_is(storage) -> None:
     first, second = opened(storage), opened(storage)
     with first.alive(), first.alive():  # a phase within a pass
-        with pytest.raises(
-            StudyHeld, match=f"process {os.getpid()} is working in the study 's': wait"
-        ):
+        with pytest.raises(StudyHeld, match=f"process {os.getpid()} is working in the study 's': wait"):
             with second.alive():
                 pass
     with second.alive():
