@@ -97,25 +97,24 @@ class Edits:
         return *flags, *(shown for path in self.paths for shown in self._of_file(path))
 
     def _of_file(self, path: Path) -> Iterator[ShownEdit]:
-        text, file, notebook, line = self.texts[path], self.texts[path], path.suffix == SUFFIX, 0
-        blocks = [_block(text, span) for span in self.spans[path]]
-        places = [cell_line(text, text.count("\n", 0, block.start) + 1, path) for block in blocks]
+        text = file = self.texts[path]
+        first = [text.count("\n", 0, span.start) + 1 for span in self.spans[path]]
+        cells = [cell_line(text, line, path) for line in first]
         spans: list[Span | None] = list(self.spans[path])
-        if notebook:
+        if path.suffix == SUFFIX:
             with contextlib.suppress(OSError, ValueError):
                 file = read_text(path)
             spans = [
-                place and span_in(file, place, text[block.start : block.end], block.new)
-                for place, block in zip(places, blocks, strict=True)
+                cell and span_in(file, cell, text[span.start : span.end], span.new)
+                for cell, span in zip(cells, self.spans[path], strict=True)
             ]
         hashes = hash_of(file), hash_of(splice(file, filter(None, spans)))
-        for span, place, block in zip(spans, places, blocks, strict=True):
-            skipped, old, new = _without_common_lines(text[block.start : block.end], block.new)
-            line = (place.line if place else text.count("\n", 0, block.start) + 1) + skipped
+        for lines, span, line, cell in zip(self.spans[path], spans, first, cells, strict=True):
+            skipped, old, new = _without_common_lines(text[lines.start : lines.end], lines.new)
             secret = span is None or scrub(span.new) != span.new
             written = () if secret else (span.start, span.end, span.new, *hashes)
-            at = str(path), line, place and place.cell
-            yield ShownEdit(scrub(old), scrub(new), block.names, *at, *written)
+            at = str(path), (cell.line if cell else line) + skipped, cell and cell.cell
+            yield ShownEdit(scrub(old), scrub(new), lines.names, *at, *written)
 
 
 def hash_of(text: str) -> str:
@@ -331,13 +330,6 @@ def _given(target: CommandTarget, configuration: Configuration) -> Iterator[str]
 def _lines(text: str) -> list[str]:
     """Lines as editors and `patch` count them; `str.splitlines` ends one at a form feed too."""
     return list(io.StringIO(text, newline="\n"))
-
-
-def _block(text: str, span: Span) -> Span:
-    """The whole lines that a span changes."""
-    start = text.rfind("\n", 0, span.start) + 1
-    end = text.find("\n", max(span.start, span.end - 1)) + 1 or len(text)
-    return Span(start, end, text[start : span.start] + span.new + text[span.end : end], span.names)
 
 
 def _without_common_lines(old: str, new: str) -> tuple[int, str, str]:

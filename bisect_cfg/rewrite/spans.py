@@ -118,7 +118,7 @@ def splice(text: str, spans: Iterable[Span]) -> str:
 
 
 def spans_of(text: str, pieces: Iterable[tuple[str, Piece]], by_lines: bool) -> list[Span]:
-    """Pieces, each with the name of a setting, as spans in their order; what is in the same line is one span.
+    """Pieces, each with the name of a setting, as spans of whole lines in their order.
 
     Args:
         text: of the pieces.
@@ -145,15 +145,23 @@ def spans_of(text: str, pieces: Iterable[tuple[str, Piece]], by_lines: bool) -> 
         elif before:
             run = run._replace(start=before.start())
         spans.append(run)
-    joined = list[Span]()
+    groups = list[tuple[int, int, list[Span]]]()  # first line, last line, what changes in them
     for span in sorted(spans):
-        last = joined[-1] if joined else None
-        if last is not None and "\n" not in text[max(last.start, last.end - 1) : span.start]:
-            new = last.new + text[last.end : span.start] + span.new
-            joined[-1] = Span(last.start, span.end, new, tuple(dict.fromkeys(last.names + span.names)))
-        else:
-            joined.append(span)
-    return joined
+        first, last = text.rfind("\n", 0, span.start) + 1, text.find("\n", max(span.start, span.end - 1)) + 1
+        within = [span]
+        if groups and first < groups[-1][1]:
+            first, _, before = groups.pop()
+            within = [*before, span]
+        groups.append((first, last or len(text), within))
+    return [
+        Span(
+            first,
+            last,
+            splice(text[first:last], [Span(one.start - first, one.end - first, one.new) for one in within]),
+            tuple(dict.fromkeys(name for one in within for name in one.names)),
+        )
+        for first, last, within in groups
+    ]
 
 
 def whole_lines(text: str, start: int, end: int) -> tuple[int, int] | None:
