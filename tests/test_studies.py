@@ -95,7 +95,8 @@ def test_the_instruments_name_the_place(finished):
     name, folder, done = finished
     expected = json.loads((STUDIES / name / "expected.json").read_text())["where"]
     place = read(folder)["where"]
-    assert place["same_failure"] and place["module"] and place["line"] and place["step"] >= 1
+    assert place["same_failure"] and place["module"] and place["step"] >= 1
+    assert place["line"] or place["operation"].endswith(".step"), "a step of the optimizer as a whole has no line"
     if shutil.which("gdb") is None:
         expected.pop("native", None)
     for key, value in expected.items():

@@ -30,75 +30,25 @@ _READ_LATER = ("WANDB_", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES")
 
 
 def start(path):
-    """Read the orders at `path` (see `protocol`) and prepare this process."""
+    """Read the orders at `path` (see `protocol`) and prepare this process, the first of a run or of a server."""
     orders = _orders(path)
-    redact.know_command(getattr(sys, "argv", ()))
-    children.answer()
+    _know_this_process()
     if isinstance(orders, protocol.Inspect):
         children.hand_down(path)
         dry_run.start(orders)
         return
     children.set_variables(orders.restore)
-
-    library_objects.install()
-    own_settings.install()
+    _install()
     ranks.install()
     heartbeat.install(training.HEAVY)
-    training.install()
-    side_effects.install()
     os.register_at_fork(after_in_child=_forked)
-    if isinstance(orders, protocol.Cold):
-        serve.begin(orders.request)
-        _hand_down(orders.request)
-        _attach(orders.request.folder)
-        _note_preparations()
-    else:
+    if isinstance(orders, protocol.Serve):
         _serve(orders)
-
-
-def _serve(orders):
-    """Import the libraries, or run the script up to where a trial begins to differ, and fork there for each trial."""
-    server = serve.Server(orders.socket)
-    os.set_inheritable(orders.socket, False)
-    nvml_of_the_user = os.environ.get(_NVML)
-    os.environ[_NVML] = "1"
-    serve.keep_single_threaded()
-
-    def wait_for_orders(position):
-        # Hundreds of thousands of objects are there by now, and most of them for good. A child that collects garbage
-        # (accelerate does before the first step) would look through all of them, and copy their pages by looking.
-        gc.freeze()
-        server.send(protocol.Ready(position, serve.unsound()))
-        told = server.run()
-        if isinstance(told, protocol.ForkPoint):
-            sources.state.before = fork_point(told)
-            return
-        if nvml_of_the_user is None:  # a forked child: from here on as the user has it
-            os.environ.pop(_NVML, None)
-        else:
-            os.environ[_NVML] = nvml_of_the_user
-        serve.begin(told)
-        _hand_down(told)
-        if ranks.several():
-            ranks.note()
-        serve.restore_threads(told.threads)
-        _attach(record.folder())
-
-    def fork_point(wanted):
-        def before(kind, index):
-            if (kind, index) == (wanted.kind, wanted.index):
-                sources.state.before = None
-                wait_for_orders(f"{kind} {index}")
-
-        return before
-
-    _import(orders.modules)
-    wait_for_orders("imports")
-
-
-def _orders(path):
-    with open(path, encoding="utf-8") as stream:
-        return protocol.read(protocol.Orders, json.load(stream))
+        return
+    _hand_down(orders.request)
+    serve.begin(orders.request)
+    _attach()
+    _note_preparations()
 
 
 def join():
@@ -108,73 +58,109 @@ def join():
     Only when it builds a training config it counts as part of the run, and only when it trains the trial is about it.
     Most do neither: workers of data loaders, compilers, engines.
     """
-    redact.know_command(getattr(sys, "argv", ()))
-    children.answer()
-    folder = children.state.folder
+    _know_this_process()
     try:
-        orders = _orders(os.path.join(folder, protocol.ORDERS_FILE))
+        orders = _orders(os.path.join(children.state.folder, protocol.ORDERS_FILE))
     except (OSError, ValueError, TypeError, KeyError):  # the trial is over, and so will we be in a moment
         return
-    library_objects.install()
-    own_settings.install()
-    training.install()
-    side_effects.install()
-    if not isinstance(orders, protocol.Cold):
-        return
-    serve.begin(orders.request, first=False)
-
-    def engage():
-        if training.engage is not None:
-            training.engage = None
-            if not _take_number():
-                ranks.note(words=ranks.words(), given=ranks.given())
-            heartbeat.install(training.HEAVY)  # not before: other processes are left as they are
-            instruments.begin(orders.request.instruments, record.folder())
-            _attach(record.folder())
-
-    _engage_at_config(engage)
-    if ranks.several():  # a launcher has started it to train
-        record.claim()
-        engage()
+    _install()
+    if isinstance(orders, protocol.Cold):
+        serve.begin(orders.request, first=False)
+        _engage_at_config()
+        if ranks.several():  # a launcher has started it to train
+            record.claim()
+            _engage()
 
 
-def _engage_at_config(engage):
-    """Call `engage` when this process builds a training config, at the latest when it trains."""
+def _orders(path):
+    with open(path, encoding="utf-8") as stream:
+        return protocol.read(protocol.Orders, json.load(stream))
 
-    def before(kind, index):
-        if kind == "args":
-            sources.state.before = None
-            engage()
 
-    training.engage = engage
-    sources.state.before = before
+def _know_this_process():
+    redact.know_command(getattr(sys, "argv", ()))
+    children.answer()
+
+
+def _install():
+    for part in (library_objects, own_settings, training, side_effects):
+        part.install()
+
+
+# ------------------------------------------------------------------------------------------------------- a warm start
+
+
+def _serve(orders):
+    """Import the libraries, or run the script up to where a trial begins to differ, and fork there for each trial."""
+    server = serve.Server(orders.socket)
+    os.set_inheritable(orders.socket, False)
+    nvml_of_the_user = {_NVML: os.environ.get(_NVML)}
+    os.environ[_NVML] = "1"
+    serve.keep_single_threaded()
+
+    def wait_for_orders():
+        # Hundreds of thousands of objects are there by now, and most of them for good. A child that collects garbage
+        # (accelerate does before the first step) would look through all of them, and copy their pages by looking.
+        gc.freeze()
+        server.send(protocol.Ready(serve.unsound()))
+        told = server.run()
+        if isinstance(told, protocol.ForkPoint):
+            sources.state.before = lambda *at: wait_for_orders() if at == (told.kind, told.index) else None
+            return
+        children.set_variables(nvml_of_the_user)  # a forked child: from here on as the user has it
+        _hand_down(told)
+        serve.begin(told)
+        if ranks.several():
+            ranks.note()
+        serve.restore_threads(told.threads)
+        _attach()
+
+    for name in orders.modules:  # in the order of the first run
+        if name not in sys.modules:
+            try:
+                __import__(name)
+            except Exception:  # it does not import on its own, and is imported by the script later
+                continue
+    wait_for_orders()
+
+
+# ------------------------------------------------------------------------------- processes that may turn out to train
 
 
 def _forked():
     """In a process that a run has forked: be ready for its getting a number."""
-    if record.folder() is None or ranks.several():
+    if record.folder() is not None and not ranks.several():
+        _engage_at_config()
+
+
+def _engage_at_config():
+    """Have this process counted when it builds a training config, at the latest when it trains."""
+    training.engage = _engage
+    sources.state.before = lambda kind, index: _engage() if kind == "args" else None
+
+
+def _engage():
+    """This process is about to train: it is one of several if it was numbered after its start, by a launcher within the
+    script (accelerate's `notebook_launcher`, `torch.multiprocessing`)."""
+    if training.engage is None:
         return
+    training.engage = sources.state.before = None
+    numbered, started = ranks.numbered(), children.state.joined
+    if numbered:
+        record.move(ranks.begin(children.state.folder))
+        record.claim()
+        ranks.note()  # nothing to launch it with: such a script starts its processes itself in every trial
+    elif started:
+        ranks.note(words=ranks.words(), given=ranks.given())
+    if started:
+        heartbeat.install(training.HEAVY)  # not before: other processes are left as they are
+    if instruments.state.spec is None:
+        instruments.begin(training.orders.instruments, record.folder())
+    if numbered or started:
+        _attach()
 
-    def engage():
-        training.engage = None
-        numbered = _take_number()
-        if instruments.state.spec is None:
-            instruments.begin(training.orders.instruments, record.folder())
-        if numbered:
-            _attach(record.folder())
 
-    _engage_at_config(engage)
-
-
-def _take_number():
-    """Be one of several if this process was numbered after its start, by a launcher within the script (accelerate's
-    `notebook_launcher`, `torch.multiprocessing`); whether it is."""
-    if not ranks.numbered():
-        return False
-    record.move(ranks.begin(record.trial()))
-    record.claim()
-    ranks.note()  # nothing to launch it with: such a script starts its processes itself in every trial
-    return True
+# ------------------------------------------------------------------------------------------------ files and handlers
 
 
 def _hand_down(request):
@@ -195,34 +181,19 @@ def _note_preparations():
     environment, path = dict(os.environ), set(sys.path)
 
     def note():
-        changed = sorted(
-            name
-            for name in {*environment, *os.environ}
-            if environment.get(name) != os.environ.get(name) and not name.startswith(_READ_LATER)
-        )
+        changed = {name for name, _ in environment.items() ^ os.environ.items() if not name.startswith(_READ_LATER)}
         own = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else None
         added = [entry for entry in sys.path if entry not in path and os.path.abspath(entry) != own]
         if changed or added:
-            record.event(protocol.Prepared(changed, added))
+            record.event(protocol.Prepared(sorted(changed), added))
 
     imports.before_first_import(training.HEAVY + ("numpy", "huggingface_hub", "tokenizers"), note)
 
 
-def _import(modules):
-    # In the order of the first run; a module that does not import on its own is imported by the script later.
-    for name in modules:
-        if name not in sys.modules:
-            try:
-                __import__(name)
-            except Exception:
-                continue
-
-
-def _attach(folder):
+def _attach():
     """Files and handlers that belong to one trial's process."""
-    stacks = open(
-        os.path.join(folder, protocol.STACKS_FILE), "a", opener=record.private
-    )  # kept open: faulthandler writes to its descriptor
+    path = os.path.join(record.folder(), protocol.STACKS_FILE)
+    stacks = open(path, "a", opener=record.private)  # kept open: faulthandler writes to its descriptor
     faulthandler.enable(file=stacks, all_threads=True)
     faulthandler.register(protocol.STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
     record.event(protocol.Started(os.getpid()))

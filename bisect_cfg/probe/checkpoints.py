@@ -12,7 +12,7 @@ DeepSpeed save is not known to work so: there are none then.
 
 import shutil
 
-from . import library_objects, origin, protocol, ranks, record
+from . import children, library_objects, origin, protocol, ranks, record
 from .standard_library import math, open, os, time
 
 _ARGUMENTS_FILE = "training_args.bin"  # has the tokens of the user, and nobody needs it to go on
@@ -44,7 +44,7 @@ class Saver:
 
     def __init__(self, trainer, orders):
         self.trainer, self.orders = trainer, orders
-        self.folder = os.path.join(record.trial(), protocol.CHECKPOINTS_FOLDER)
+        self.folder = os.path.join(children.state.folder, protocol.CHECKPOINTS_FOLDER)
         self.several = (getattr(trainer.args, "world_size", 1) or 1) > 1
         self.decides = not self.several or ranks.rank() == 0
         self.planned = 0  # of several processes: the step at which all save

@@ -9,7 +9,6 @@ user's model is there. One of several stops as soon as its configuration is reso
 first meet: no data and no model has been loaded eight times over.
 """
 
-import socket
 import sys
 
 from . import (
@@ -25,8 +24,7 @@ from . import (
     values,
     wrap,
 )
-from .imports import when_imported
-from .standard_library import os
+from .standard_library import os, socket
 
 
 class _State:
@@ -46,19 +44,18 @@ def start(orders):
     # Its own settings a script reads before it imports the libraries: `_end` tells of them.
     sources.state.before = lambda kind, index: None if kind in ("script", "env") else _arrive()
     sources.state.after = _after
-    when_imported("transformers.trainer", lambda module: wrap.around(module.Trainer, "__init__", _build))
-    when_imported("transformers.trainer", lambda module: wrap.around(module.Trainer, "train", _end_instead))
-    when_imported("trl.trainer.grpo_trainer", lambda module: wrap.around(module.GRPOTrainer, "__init__", _build))
-    previous = sys.excepthook
+    wrap.in_module("transformers.trainer", "Trainer.__init__", _build)
+    wrap.in_module("transformers.trainer", "Trainer.train", _end_instead)
+    wrap.in_module("trl.trainer.grpo_trainer", "GRPOTrainer.__init__", _build)
 
-    def excepthook(kind, error, trace):
+    def may_tell(error):
         # A script may die before it has built anything. A launcher dies as well then, and says nothing new.
-        if record.folder() is not None or not orders.launched or ranks.number(ranks.RANK, None) is not None:
+        told = record.folder() is not None or not orders.launched or ranks.number(ranks.RANK, None) is not None
+        if told:
             _arrive()
-            training.record_exception(error, trace, phase="before training", final=training.nothing_left())
-        previous(kind, error, trace)
+        return told
 
-    sys.excepthook = excepthook
+    training.note_exceptions(may_tell)
 
 
 def _arrive():
@@ -79,20 +76,15 @@ def _arrive():
 
 
 def _after(kind, thing):
-    if kind == "args" and state.world > 1 and _is_studied(thing):
+    if kind == "args" and state.world > 1 and not library_objects.only_prepares(type(thing)):
         _end(None)
-
-
-def _is_studied(arguments):
-    """Whether this will be the training under study: a script may configure something else first."""
-    return "trl.trainer.grpo_config" not in sys.modules or library_objects.is_grpo(type(arguments))
 
 
 def _build(original, trainer, *arguments, **keywords):
     """Building a trainer for the training under study is the end."""
     given = (*arguments, *keywords.values())
     config = next((one for one in given if sources.object_index("args", one) is not None), None)
-    if config is None or _is_studied(config):
+    if config is None or not library_objects.only_prepares(type(config)):
         _end(config, keywords.get("model", arguments[0] if arguments else None))
     return original(trainer, *arguments, **keywords)
 

@@ -23,27 +23,27 @@ from .standard_library import functools, mmap, os, threading
 
 _SIZE, _NAME = protocol.HEARTBEAT_SIZE, protocol.HEARTBEAT_NAME
 
-_VLLM = {
-    "engine start": ("__init__", "init_communicator"),
-    "vLLM request": ("generate", "chat", "get_sequence_logprobs"),
-    "weight sync": ("update_named_param", "update_model_params"),
-}
-
+# Module, its functions, and what goes on while one of them runs.
 _SLOW = (
-    ("torch.utils.cpp_extension", "", {"compile": ("_jit_compile",)}),
-    ("transformers.modeling_utils", "PreTrainedModel", {"load": ("from_pretrained",), "saving": ("save_pretrained",)}),
-    ("transformers.generation.utils", "GenerationMixin", {"generation": ("generate",)}),
-    ("transformers.generation.stopping_criteria", "StoppingCriteriaList", {"generation": ("__call__",)}),  # each token
-    ("transformers.trainer", "Trainer", {"saving": ("_save_checkpoint", "save_model"), protocol.LOGGING: ("log",)}),
-    ("vllm.entrypoints.llm", "LLM", _VLLM),
-    ("trl.extras.vllm_client", "VLLMClient", _VLLM),
-    ("trl.generation.vllm_client", "VLLMClient", _VLLM),
-    (
-        "trl.generation.vllm_generation", "VLLMGeneration",
-        {"engine start": ("__init__",), "weight sync": ("sync_weights",)},
-    ),
-)  # fmt: skip
-"""Module, its class ("" for functions), and what goes on while which of its functions runs; no version has all."""
+    ("torch.utils.cpp_extension", "_jit_compile", "compile"),
+    ("transformers.modeling_utils", "PreTrainedModel.from_pretrained", "load"),
+    ("transformers.modeling_utils", "PreTrainedModel.save_pretrained", "saving"),
+    ("transformers.generation.utils", "GenerationMixin.generate", "generation"),
+    ("transformers.generation.stopping_criteria", "StoppingCriteriaList.__call__", "generation"),  # each token
+    ("transformers.trainer", "Trainer._save_checkpoint Trainer.save_model", "saving"),
+    ("transformers.trainer", "Trainer.log", protocol.LOGGING),
+    ("vllm.entrypoints.llm", "LLM.__init__", "engine start"),
+    ("vllm.entrypoints.llm", "LLM.generate LLM.chat", "vLLM request"),
+    ("trl.generation.vllm_generation", "VLLMGeneration.__init__", "engine start"),
+    ("trl.generation.vllm_generation", "VLLMGeneration.sync_weights", "weight sync"),
+    ("trl.extras.vllm_client", "VLLMClient.__init__ VLLMClient.init_communicator", "engine start"),
+    ("trl.extras.vllm_client", "VLLMClient.generate VLLMClient.get_sequence_logprobs", "vLLM request"),
+    ("trl.extras.vllm_client", "VLLMClient.update_named_param VLLMClient.update_model_params", "weight sync"),
+    ("trl.generation.vllm_client", "VLLMClient.__init__ VLLMClient.init_communicator", "engine start"),
+    ("trl.generation.vllm_client", "VLLMClient.generate VLLMClient.chat", "vLLM request"),
+    ("trl.generation.vllm_client", "VLLMClient.get_sequence_logprobs", "vLLM request"),
+    ("trl.generation.vllm_client", "VLLMClient.update_named_param VLLMClient.update_model_params", "weight sync"),
+)
 
 
 class _State:
@@ -79,9 +79,10 @@ def install(slow_imports):
     imports.during_import(slow_imports, functools.partial(_Phase, "import"))
     imports.when_imported("torch.nn.modules.module", _count_forward_passes)
     imports.when_imported("torch._dynamo.callback", _watch_compiler)
-    imports.when_imported("torch._dynamo.eval_frame", _watch_compiled_modules)
-    for module, owner, phases in _SLOW:
-        imports.when_imported(module, functools.partial(_announce_all, owner, phases))
+    # Before torch had callbacks for it (2.4), and before it warns of hooks on a compiled module.
+    wrap.in_module("torch._dynamo.eval_frame", "OptimizedModule.__init__", _uncounted)
+    for module, paths, phase in _SLOW:
+        wrap.in_module(module, paths, functools.partial(_within, phase))
 
 
 def stop():
@@ -183,13 +184,6 @@ def _announce(owner, attribute, phase):
     wrap.around(owner, attribute, functools.partial(_within, phase))
 
 
-def _announce_all(owner, phases, module):
-    found = getattr(module, owner, None) if owner else module
-    for phase, attributes in phases.items() if found is not None else ():
-        for attribute in attributes:
-            _announce(found, attribute, phase)
-
-
 # --------------------------------------------------------------------------------------------------- libraries
 
 
@@ -217,10 +211,6 @@ def _watch_compiler(module):
     module.callback_handler.register_end_callback(compiling.__exit__)
 
 
-def _watch_compiled_modules(module):
-    # Before torch had callbacks for it (2.4), and before it warns of hooks on a compiled module.
-    def build(original, /, *args, **kwargs):
-        _stop_counting_forward_passes()
-        return original(*args, **kwargs)
-
-    wrap.around(module.OptimizedModule, "__init__", build)
+def _uncounted(original, /, *args, **kwargs):
+    _stop_counting_forward_passes()
+    return original(*args, **kwargs)

@@ -10,7 +10,7 @@ that trains is heard, not its children, nor libraries that open files without Py
 
 import sys
 
-from . import protocol, record
+from . import children, protocol, record
 from .standard_library import os
 
 # A script that opens more than this walks through a data set, whose files are then not told apart. Of modules there may
@@ -115,9 +115,8 @@ def _is_own_module(path):
 
 
 def _is_own_data(path):
-    trial = record.trial()
     if _is_installed(path) or path.endswith(".so"):
         return False
-    if trial is not None and path.startswith(os.path.join(trial, "")):  # what the processes of a trial tell each other
+    if path.startswith(os.path.join(children.state.folder, "")):  # what the processes of a trial tell each other
         return False
     return any(path.startswith(one) and os.sep + "." not in path[len(one) - 1 :] for one in state.folders)

@@ -1,7 +1,6 @@
 """One more run of a failure that has been isolated, with every instrument on: where exactly does it happen?
 
-- torch's dispatch mode sees every operation: the first one that makes NaN or infinity out of finite numbers, and in a
-  step of the optimizer the one that writes a weight;
+- torch's dispatch mode sees every operation: the first one that makes NaN or infinity out of finite numbers;
 - `torch.autograd.detect_anomaly` stops at the first NaN of the backward pass and knows the forward line it belongs to;
 - forward hooks know which module is being computed, and stop at the first one whose output is not finite; hooks of the
   optimizer know what a step does to the weights;
@@ -62,7 +61,7 @@ def _or_without(name, instrument, *arguments):
     try:
         instrument(*arguments)
     except Exception as error:  # an old or unusual library lacks one of them: the others still tell something
-        record.event(protocol.NoInstrument(name, f"{type(error).__name__}: {error}"))
+        print(f"bisect-cfg: no instrument for {name}: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _stop_at_faults(folder, gdb):
@@ -105,7 +104,7 @@ def _switch_on(trainer):
     import torch
 
     kind = state.spec.kind
-    record.event(protocol.InstrumentsOn(state.step, kind))
+    record.event(protocol.InstrumentsOn(state.step))
     _or_without("modules", _follow_modules, torch, trainer.model, kind == "non-finite")
     _or_without("updates", _watch_updates, torch, trainer)
     if kind in ("non-finite", "exception", "cuda-assert"):
@@ -259,28 +258,15 @@ def _watch_updates(torch, trainer):
     """After every optimizer step: the weight that moved furthest for its size, and the first non-finite one."""
     inner = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
     named = [(name, one) for name, one in trainer.model.named_parameters() if one.requires_grad and one.numel()]
-    names = {one.data_ptr(): name for name, one in named}  # an optimizer may hold other objects for them
-    kept, written = {}, {}  # name -> its numbers before the step; the last operation that wrote it
-
-    def compute(function, args, kwargs):
-        result = function(*args, **kwargs)
-        if args and function._schema.is_mutable and not state.busy:
-            changed = args[0] if isinstance(args[0], (list, tuple)) else args[:1]
-            tensors = [one for one in changed if isinstance(one, torch.Tensor) and one.device.type != "meta"]
-            weights = [names[one.data_ptr()] for one in tensors if one.data_ptr() in names]
-            written.update(dict.fromkeys(weights, (str(function), _frames()) if weights else None))
-        return result
+    kept = {}  # name -> its numbers before the step
 
     def before(*args):
         with _ours():
             kept.update((name, _sample(one).clone()) for name, one in named)
         state.modules[:] = [type(inner).__name__ + ".step"]
         _place()
-        written.clear()
-        mode.__enter__()
 
     def after(*args):
-        mode.__exit__(None, None, None)
         _between_modules()
         furthest, largest, broken = None, 0.0, []
         with _ours():
@@ -290,11 +276,9 @@ def _watch_updates(torch, trainer):
                     broken.append(name)
                 elif one.dim() > 1 and size > 0 and moved / size > largest:  # biases begin at zero
                     furthest, largest = name, moved / size
-        last = written.get(broken[0] if broken else furthest, ("", []))
-        name = type(inner).__name__
-        record.event(protocol.Update(state.step, name, furthest, largest, broken[:1], len(broken), *last))
+        first, name = broken[0] if broken else "", type(inner).__name__
+        record.event(protocol.Update(state.step, name, furthest, largest, first, len(broken)))
 
-    mode = _mode(compute)
     inner.register_step_pre_hook(before)
     inner.register_step_post_hook(after)
 

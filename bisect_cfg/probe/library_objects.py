@@ -40,8 +40,8 @@ def install():
     when_imported("transformers.trainer", _wrap_trainer)
     when_imported("trl.trainer.model_config", lambda module: _wrap_post_init(module.ModelConfig, "modelcfg"))
     when_imported("peft.tuners.lora.config", lambda module: _wrap_post_init(module.LoraConfig, "peft"))
-    when_imported("transformers.modeling_utils", lambda module: _wrap_loader(module.PreTrainedModel))
-    when_imported("transformers.models.auto.auto_factory", lambda module: _wrap_loader(module._BaseAutoModelClass))
+    wrap.in_module("transformers.modeling_utils", "PreTrainedModel.from_pretrained", _load)
+    wrap.in_module("transformers.models.auto.auto_factory", "_BaseAutoModelClass.from_pretrained", _load)
 
 
 # ------------------------------------------------------------------------------------------ objects that are built
@@ -113,7 +113,7 @@ def _build(thing, kind, resolve):
     try:
         resolve()
     except BaseException as error:
-        record.event(protocol.ConfigInvalid(type(error).__name__, redact.scrub(str(error)), kind, index))
+        record.event(protocol.ConfigInvalid(type(error).__name__, redact.scrub(str(error))))
         raise
     sources.state.objects.append((kind, index, thing))
     found = {name: values.encode(getattr(thing, name, None), name) for name in names}
@@ -135,8 +135,13 @@ def _prepares(cls, index):
     """Whether a training config is that of a training that comes before the one under study, as far as can be told."""
     if record.folder() is None:  # in a server, which forks before the one that a trial may change
         return True
-    target = sources.state.targets.args
-    return index != target if target is not None else not is_grpo(cls) and "trl.trainer.grpo_config" in sys.modules
+    target = sources.state.targets.objects.get("args")
+    return index != target if target is not None else only_prepares(cls)
+
+
+def only_prepares(cls):
+    """Whether a script that trains with GRPO only prepares something with a training config of this class."""
+    return not is_grpo(cls) and "trl.trainer.grpo_config" in sys.modules
 
 
 def is_grpo(cls):
@@ -214,19 +219,15 @@ def apply(thing, wanted, defaults):
 def _assign(original, self, name, value):
     """``training_args.learning_rate = ...``, of the finished object, is a setting like any other: it is recorded, and
     passed over where the trial asks for another value, or where it would send output elsewhere."""
-    settled = _settled.get(id(self))
-    if settled is None and id(self) not in _active and _original_of(self) is not None:
-        settled = _settled[id(self)]
-    if settled is None or name not in settled[2]:
+    index, chosen, defaults = _settled.get(id(self), (None, {}, {}))
+    if name not in defaults:
         return original(self, name, value)
-    index, chosen, defaults = settled
     if _is_assigned_by_user(_getframe(2)):
         record.event(protocol.Assigned("args", index, name, values.encode(value, name)))
         if name in chosen or side_effects.redirects(name):
             return None
         original(self, name, value)
-        nested = {key: item for key, item in chosen.items() if key.startswith(name + ".")}
-        apply(self, nested, defaults)
+        apply(self, {key: item for key, item in chosen.items() if key.startswith(name + ".")}, defaults)
         value = getattr(self, name, None)
     else:
         original(self, name, value)
@@ -245,9 +246,8 @@ def _is_assigned_by_user(frame):
 def _wrap_trainer(module):
     """Before a trainer's constructor does anything, look at the training config that it is given.
 
-    ``args.model_init_kwargs["dtype"] = ...``, ``vars(args).update(...)`` and a copy of the object pass all the hooks
-    above. A copy stands for the object that it was made of. What has changed since it was built is recorded: a trial
-    cannot set it, and the tool says so.
+    ``args.model_init_kwargs["dtype"] = ...`` and ``vars(args).update(...)`` pass all the hooks above: what has changed
+    since the object was built is recorded. A trial cannot set it, and the tool says so.
     """
     base = module.Trainer
 
@@ -255,31 +255,15 @@ def _wrap_trainer(module):
         arguments = sys.modules.get("transformers.training_args")
         for given in (*args, *kwargs.values()):
             if arguments is not None and isinstance(given, arguments.TrainingArguments):
-                _note_changes(given)
-                record.event(protocol.TrainerBuilt(sources.object_index("args", given)))
+                index = sources.object_index("args", given)
+                _note_changes(given, index)
+                record.event(protocol.TrainerBuilt(index))
         return super(base, cls).__new__(cls)
 
     base.__new__ = __new__
 
 
-def _original_of(thing):
-    """The index of the training config that an object is, or is a copy of; None if it is neither.
-
-    A copy has all that resolving added to the original, which no object has while it is being built.
-    """
-    index = sources.object_index("args", thing)
-    if index is not None:
-        return index
-    for kind, known, other in reversed(sources.state.objects):
-        if kind == "args" and type(other) is type(thing) and vars(thing).keys() >= vars(other).keys():
-            sources.state.objects.append((kind, known, thing))
-            _settled[id(thing)] = _settled[id(other)]
-            return known
-    return None
-
-
-def _note_changes(thing):
-    index = _original_of(thing)
+def _note_changes(thing, index):
     for name, value in _values.get(index, {}).items():
         now = values.encode(getattr(thing, name, None), name)
         if now != value:
@@ -290,30 +274,27 @@ def _note_changes(thing):
 # -------------------------------------------------------------------------------------------------- from_pretrained
 
 
-def _wrap_loader(cls):
-    def from_pretrained(original, loaded, *args, **kwargs):
-        if "load" in _active or not _asked_by_user():
-            return original(loaded, *args, **kwargs)
-        _active.add("load")
-        try:
-            given = {_LOAD_NAMES[name]: _dtype_name(value) for name, value in kwargs.items() if name in _LOAD_NAMES}
-            others = sorted(name for name in kwargs if name not in _LOAD_NAMES)
-            details = {"cls": loaded.__name__, "module": loaded.__module__, "others": others}
-            index, wanted = sources.offer("load", given, {}, {}, sources.users_line(), **details)
-            for name, value in wanted.items():
-                aliases = [alias for alias, today in _LOAD_NAMES.items() if today == name]
-                spelled = next((alias for alias in aliases if alias in kwargs), _spelled(name))
-                for alias in aliases:
-                    kwargs.pop(alias, None)
-                if value != sources.DEFAULT:
-                    kwargs[spelled] = values.decode(value)
-            model = original(loaded, *args, **kwargs)
-            sources.state.objects.append(("load", index, model))
-            return model
-        finally:
-            _active.discard("load")
-
-    wrap.around(cls, "from_pretrained", from_pretrained)
+def _load(original, loaded, *args, **kwargs):
+    if "load" in _active or not _asked_by_user():
+        return original(loaded, *args, **kwargs)
+    _active.add("load")
+    try:
+        given = {_LOAD_NAMES[name]: _dtype_name(value) for name, value in kwargs.items() if name in _LOAD_NAMES}
+        others = sorted(name for name in kwargs if name not in _LOAD_NAMES)
+        details = {"cls": loaded.__name__, "module": loaded.__module__, "others": others}
+        index, wanted = sources.offer("load", given, {}, {}, sources.users_line(), **details)
+        for name, value in wanted.items():
+            aliases = [alias for alias, today in _LOAD_NAMES.items() if today == name]
+            spelled = next((alias for alias in aliases if alias in kwargs), _spelled(name))
+            for alias in aliases:
+                kwargs.pop(alias, None)
+            if value != sources.DEFAULT:
+                kwargs[spelled] = values.decode(value)
+        model = original(loaded, *args, **kwargs)
+        sources.state.objects.append(("load", index, model))
+        return model
+    finally:
+        _active.discard("load")
 
 
 def _spelled(name):

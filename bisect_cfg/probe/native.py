@@ -2,10 +2,9 @@
 
 ``python -S -E native.py PID FOLDER GDB``: started by `instruments` beside the process it watches, whose fault handlers
 end in `pause`, so that the stack of the fault is still there. Waits until faulthandler has written the Python stack,
-lets gdb attach, writes ``native.txt`` and an event, and kills the process.
+lets gdb attach, writes ``native.txt``, and kills the process.
 """
 
-import json
 import os
 import re
 import signal
@@ -36,16 +35,14 @@ those that the stack so far is known to pass through, which then shows the next 
 
 def main(pid, folder, gdb):
     """Wait for the fault, write down its stack, end the process."""
-    stacks, started = Path(folder, protocol.STACKS_FILE), time.time()
+    stacks = Path(folder, protocol.STACKS_FILE)
     while not stacks.exists() or "Fatal Python error" not in stacks.read_text(errors="replace"):
         if os.getppid() != pid:  # it has ended by itself
             return
         time.sleep(POLL_SECONDS)
     text = backtrace(pid, gdb)
-    row = protocol.event_row(protocol.NativeStack(text.count("\n#") + 1), time.time() - started)
-    for name, added in ((protocol.NATIVE_FILE, text), (protocol.EVENTS_FILE, json.dumps(row) + "\n")):
-        handle = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(handle, added.encode())
+    handle = os.open(os.path.join(folder, protocol.NATIVE_FILE), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(handle, text.encode())
     os.kill(pid, signal.SIGKILL)
 
 

@@ -26,7 +26,6 @@ model that follows the policy.
 """
 
 import copy
-import functools
 import sys
 import warnings
 
@@ -240,15 +239,15 @@ def _step(schedule, fresh, steps):
 def _watch_loading(trainer):
     """Know what is being loaded, so that an error of it is told from one of the training."""
 
-    def load(what, check, original, /, *args, **kwargs):
-        state.loading = what
-        result = original(*args, **kwargs)
-        check()
-        state.loading = ""
-        return result
-
     def watch(owner, name, what, check=lambda: None):
-        around(owner, name, functools.partial(load, what, check))
+        def load(original, /, *args, **kwargs):
+            state.loading = what
+            result = original(*args, **kwargs)
+            check()
+            state.loading = ""
+            return result
+
+        around(owner, name, load)
 
     def load_names(original, /, *args, **kwargs):  # what was loaded is the first argument, or the result
         result = original(*args, **kwargs)

@@ -6,11 +6,9 @@ runs with when the key is not in the file. Whether a value comes from a file is 
 """
 
 import contextlib
-import sys
 from collections import Counter
 
 from . import protocol, record, sources, values, wrap
-from .imports import when_imported
 from .library_objects import field_defaults
 from .standard_library import _getframe, dataclasses
 
@@ -29,18 +27,8 @@ class _State:
 state = _State()
 
 
-def install():
-    """Wrap the classes as they are defined."""
-    when_imported("pydantic.main", _wrap_models)
-    wrap.around(sys.modules["dataclasses"], "_process_class", _define)
-
-
-def _wrap_models(module):
-    wrap.around(module.BaseModel, "__init__", _build_model)
-    wrap.around(module.BaseModel, "model_validate", _validate)
-
-
-def _define(original, *args, **kwargs):
+def define(original, *args, **kwargs):
+    """Answer the function behind ``@dataclass``: know when an object of a class of the user's is built."""
     cls = original(*args, **kwargs)
     frame = _getframe(2)
     while frame is not None and frame.f_globals.get("__name__") == "dataclasses":
@@ -57,12 +45,14 @@ def _build_dataclass(original, self, *args, **kwargs):
     return original(self, *args, **kwargs)
 
 
-def _build_model(original, self, /, **given):
+def build_model(original, self, /, **given):
+    """Answer ``BaseModel.__init__``."""
     look(type(self), given)
     return original(self, **given)
 
 
-def _validate(original, cls, given, *args, **kwargs):
+def validate(original, cls, given, *args, **kwargs):
+    """Answer ``BaseModel.model_validate``, a class method."""
     look(cls, given)
     return original(cls, given, *args, **kwargs)
 

@@ -9,24 +9,8 @@ import sys
 from collections import deque
 
 from . import own_classes
-from .imports import when_imported
-from .own_offers import alone, asked_by, offer, type_name
+from .sources import asked_by, offer_own, parsing
 from .standard_library import _getframe, json, os
-from .wrap import around
-
-# Functions that read settings, by module: from an open file or a text.
-_LOADERS = {
-    "yaml": ("load", "safe_load", "full_load", "unsafe_load"),
-    "json": ("load", "loads"),
-    "orjson": ("loads",),
-    "json5": ("load", "loads"),
-    "tomllib": ("load", "loads"),
-    "tomli": ("load", "loads"),
-    "toml": ("load", "loads"),
-}
-
-# Modules that read rows of data sets as well.
-_ROWS = ("json", "orjson", "json5")
 
 # So many files of so many settings are looked at: whatever else a script loads is data.
 _MOST_FILES, _MOST_SETTINGS = 8, 300
@@ -47,15 +31,9 @@ class _State:
 _state = _State()
 
 
-def install():
-    """Wait for what loads files and wrap it as it comes."""
+def note_opened_files():
+    """From now on know which files were opened last."""
     sys.addaudithook(_note_opened)
-    for name in _LOADERS:
-        when_imported(name, _wrap_loaders)
-    when_imported("ruamel.yaml.main", lambda module: around(module.YAML, "load", _load))
-    when_imported("pydantic.main", lambda module: around(module.BaseModel, "model_validate_json", _validate_json))
-    when_imported("omegaconf.omegaconf", _wrap_omegaconf)
-    when_imported("hydra._internal.hydra", lambda module: around(module.Hydra, "compose_config", _compose_config))
 
 
 def _note_opened(event, arguments):
@@ -81,26 +59,24 @@ def _is_of_file(text, user):
 # ------------------------------------------------------------------------------------------------------- dictionaries
 
 
-def _wrap_loaders(module):
-    for name in _LOADERS[module.__name__]:
-        around(module, name, _load_json if module.__name__ in _ROWS and name == "loads" else _load)
-
-
-def _load(original, *args, **kwargs):
+def load(original, *args, **kwargs):
+    """Answer a function that reads settings from an open file or a text."""
     found, user = original(*args, **kwargs), asked_by(_getframe(2), ())
     if user is not None and isinstance(found, dict):
         _offer_file(found, user)
     return found
 
 
-def _load_json(original, text, *args, **kwargs):
+def load_text(original, text, *args, **kwargs):
+    """Answer a function that reads settings, or rows of a data set, from a text."""
     found, user = original(text, *args, **kwargs), asked_by(_getframe(2), ())
     if user is not None and isinstance(found, dict) and _is_of_file(text, user):
         _offer_file(found, user)
     return found
 
 
-def _validate_json(original, cls, text, *args, **kwargs):
+def validate_json(original, cls, text, *args, **kwargs):
+    """Answer ``BaseModel.model_validate_json``, a class method."""
     user, found = asked_by(_getframe(2), ()), None
     with contextlib.suppress(ValueError):  # the model says better what is wrong
         found = json.loads(text)
@@ -111,11 +87,11 @@ def _validate_json(original, cls, text, *args, **kwargs):
     return original(cls, json.dumps(found), *args, **kwargs)
 
 
-def _offer_file(found, user):
-    """Offer what was read from a file, and put in the values of the trial."""
+def _offer_file(found, user, put=None):
+    """Offer what was read from a file, and put in the values of the trial: with `put`, or into the dictionary."""
     if len(own_classes.state.files) < _MOST_FILES:
         own_classes.state.files.append(found)
-        _offer_leaves(found, {}, user, lambda name, value: _put(found, name.split("."), value))
+        _offer_leaves(found, {}, user, put or (lambda name, value: _put(found, name.split("."), value)))
 
 
 def _put(tree, keys, value):
@@ -133,29 +109,23 @@ def _leaves(tree):
 def _offer_leaves(tree, defaults, user, put):
     found = _leaves(tree)
     if len(found) <= _MOST_SETTINGS:
-        offer(found, defaults, {name: type_name(None, value) for name, value in found.items()}, user, put)
+        offer_own(found, defaults, user, put)
 
 
 # ------------------------------------------------------------------------------------------------- OmegaConf and Hydra
 
 
-def _wrap_omegaconf(module):
-    around(module.OmegaConf, "load", _load_omegaconf)
-    around(module.OmegaConf, "from_cli", _load_omegaconf)
-    around(module.OmegaConf, "merge", _merge_omegaconf)
-
-
-def _load_omegaconf(original, *args, **kwargs):
-    with alone():
+def load_omegaconf(original, *args, **kwargs):
+    """Answer ``OmegaConf.load`` and ``OmegaConf.from_cli``."""
+    with parsing():
         config = original(*args, **kwargs)
     user = asked_by(_getframe(2), ())
     if user is not None:
-        own_classes.state.files.append(found := _plain(config))
-        _offer_leaves(found, {}, user, _putting_into(config))
+        _offer_file(_plain(config), user, _putting_into(config))
     return config
 
 
-def _merge_omegaconf(original, *configs):
+def merge_omegaconf(original, *configs):
     """The default of a key is its value in the first config that has it, if a later one has it too or the first is made
     of a class of the user's."""
     merged, user = original(*configs), asked_by(_getframe(2), ())
@@ -173,6 +143,19 @@ def _merge_omegaconf(original, *configs):
     return merged
 
 
+def compose_config(original, self, *args, **kwargs):
+    """Answer Hydra's own function that composes a config, for ``hydra.main`` and ``hydra.compose``."""
+    config = original(self, *args, **kwargs)
+    caller, before = _getframe(2), {}
+    if caller.f_code.co_name not in ("run", "compose"):
+        return config  # it only looks what mode it is in
+    with contextlib.suppress(Exception):  # one that cannot be composed without them has no defaults
+        before = _plain(original(self, **{**kwargs, "overrides": [], "with_log_configuration": False}))
+    now = {name: value for name, value in _plain(config).items() if name != "hydra"}
+    _offer_leaves(now, _leaves(before), asked_by(caller, ("hydra",)) or caller, _putting_into(config))
+    return config
+
+
 def _plain(config):
     """A config of OmegaConf as dictionaries, without what it takes from elsewhere."""
     found = sys.modules["omegaconf.omegaconf"].OmegaConf.to_container(config)
@@ -187,15 +170,3 @@ def _putting_into(config):
             module.OmegaConf.update(config, name, value)
 
     return put
-
-
-def _compose_config(original, self, *args, **kwargs):
-    config = original(self, *args, **kwargs)
-    caller, before = _getframe(2), {}
-    if caller.f_code.co_name not in ("run", "compose"):
-        return config  # it only looks what mode it is in
-    with contextlib.suppress(Exception):  # one that cannot be composed without them has no defaults
-        before = _plain(original(self, **{**kwargs, "overrides": [], "with_log_configuration": False}))
-    now = {name: value for name, value in _plain(config).items() if name != "hydra"}
-    _offer_leaves(now, _leaves(before), asked_by(caller, ("hydra",)) or caller, _putting_into(config))
-    return config

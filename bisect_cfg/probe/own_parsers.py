@@ -8,36 +8,15 @@ import contextlib
 import inspect
 import sys
 
-from .imports import when_imported
 from .library_objects import field_defaults
 from .own_classes import fields_of, has_fields, replaced
-from .own_offers import alone, asked_by, offer, type_name
+from .sources import asked_by, offer_own, parsing
 from .standard_library import _getframe, dataclasses, functools
-from .wrap import around
-
-# click, and the copy of it that typer has.
-_CLICK = ("click.core", "typer._click.core")
-
-
-def install():
-    """Wait for the parsers and wrap them as they come."""
-    when_imported("argparse", _wrap_argparse)
-    for name in _CLICK:
-        when_imported(name, lambda module: around(module.Command, "parse_args", _parse_args))
-    when_imported("tyro._cli", lambda module: around(module, "cli", _tyro_cli))
-    when_imported("fire.core", lambda module: around(module, "_MakeParseFn", _make_parse_function))
-    when_imported("absl.flags._flagvalues", lambda module: around(module.FlagValues, "__call__", _parse_flags))
-
 
 # ------------------------------------------------------------------------------------------------------------ argparse
 
 
-def _wrap_argparse(module):
-    around(module.ArgumentParser, "parse_known_args", _parse_known_args)
-    around(module.ArgumentParser, "set_defaults", _set_defaults)
-
-
-def _set_defaults(original, self, **given):
+def set_defaults(original, self, **given):
     """A script may set what a file says as defaults: those of its flags stay what they were written as."""
     written = vars(self).setdefault("_written_defaults", {})
     for action in self._actions:
@@ -46,18 +25,24 @@ def _set_defaults(original, self, **given):
     return original(self, **given)
 
 
-def _parse_known_args(original, self, *args, **kwargs):
+def parse_known_args(original, self, *args, **kwargs):
+    """Answer ``ArgumentParser.parse_known_args``, which all its other ways to parse come to."""
     user = asked_by(_getframe(2))
     if user is None:
         return original(self, *args, **kwargs)
-    with alone():
+    with parsing():
         namespace, rest = original(self, *args, **kwargs)
-    found, module = vars(namespace), sys.modules["argparse"]
-    actions = [one for one in _actions_of(self, found, module) if one.dest in found]
-    types = {one.dest: type_name(getattr(one, "type", None), found[one.dest]) for one in actions}
+    parsed, module = vars(namespace), sys.modules["argparse"]
+    actions = [one for one in _actions_of(self, parsed, module) if one.dest in parsed]
+    found = {one.dest: parsed[one.dest] for one in actions}
+    types = {one.dest: getattr(one.type, "__name__", "") or _type_of(parsed[one.dest]) for one in actions}
     flags = {one.dest: list(one.option_strings) for one in actions}
-    offer(found, _argparse_defaults(self, actions, module), types, user, found.__setitem__, flags=flags)
+    offer_own(found, _argparse_defaults(self, actions, module), user, parsed.__setitem__, flags, types)
     return namespace, rest
+
+
+def _type_of(value):
+    return "" if value is None else type(value).__name__
 
 
 def _actions_of(parser, found, module):
@@ -83,22 +68,24 @@ def _argparse_defaults(parser, actions, module):
             defaults[action.dest] = value
     for cls in getattr(parser, "dataclass_types", None) or ():
         fields = dataclasses.fields(cls)
-        defaults = {name: value for name, value in defaults.items() if name not in {field.name for field in fields}}
+        for field in fields:
+            defaults.pop(field.name, None)
         defaults.update(field_defaults(fields))
     return defaults
 
 
-# --------------------------------------------------------------------------------------------------------------- click
+# ------------------------------------------------------------------------------------------------------ click and absl
 
 
-def _parse_args(original, self, ctx, *args, **kwargs):
+def parse_args_of_click(original, self, ctx, *args, **kwargs):
+    """Answer click's ``Command.parse_args``."""
     rest = original(self, ctx, *args, **kwargs)
     user = None if ctx.resilient_parsing else asked_by(_getframe(2))
     if user is not None:
         params = [one for one in self.params if one.name in ctx.params]
-        types = {one.name: type_name(None, ctx.params[one.name]) for one in params}
+        found = {one.name: ctx.params[one.name] for one in params}
         flags = {one.name: [*one.opts, *one.secondary_opts] for one in params if one.param_type_name == "option"}
-        offer(ctx.params, _click_defaults(params, ctx), types, user, ctx.params.__setitem__, flags=flags)
+        offer_own(found, _click_defaults(params, ctx), user, ctx.params.__setitem__, flags)
     return rest
 
 
@@ -115,10 +102,8 @@ def _click_defaults(params, ctx):
     return defaults
 
 
-# ---------------------------------------------------------------------------------------------------------------- absl
-
-
-def _parse_flags(original, self, *args, **kwargs):
+def parse_flags(original, self, *args, **kwargs):
+    """Answer absl's ``FLAGS(argv)``."""
     rest = original(self, *args, **kwargs)
     user = asked_by(_getframe(2), ("absl",))
     if user is not None:
@@ -126,23 +111,16 @@ def _parse_flags(original, self, *args, **kwargs):
         flags = {one.name: one for name, group in modules if not name.startswith("absl.") for one in group}
         found = {name: flag.value for name, flag in flags.items()}
         defaults = {name: flag.default for name, flag in flags.items()}
-
-        def put(name, value):
-            flags[name].value = value
-
-        spelled = {
-            name: [f"--{name}", f"--no{name}"] if flag.boolean else [f"--{name}"] for name, flag in flags.items()
-        }
-        offer(
-            found, defaults, {name: type_name(None, value) for name, value in found.items()}, user, put, flags=spelled
-        )
+        spelled = {name: [f"--{name}", *([f"--no{name}"] if flag.boolean else [])] for name, flag in flags.items()}
+        offer_own(found, defaults, user, lambda name, value: setattr(flags[name], "value", value), spelled)
     return rest
 
 
 # ------------------------------------------------------------------------------------- tyro and fire: objects and calls
 
 
-def _tyro_cli(original, target, *args, **kwargs):
+def tyro_cli(original, target, *args, **kwargs):
+    """Answer ``tyro.cli``, of a class or a function."""
     user = asked_by(_getframe(2), ("tyro",))
     if user is None:
         return original(target, *args, **kwargs)
@@ -154,14 +132,15 @@ def _tyro_cli(original, target, *args, **kwargs):
             return target(*args, **kwargs)
 
         return original(called, *args, **kwargs)
-    with alone():
+    with parsing():
         found = original(target, *args, **kwargs)
     made, *rest = found if kwargs.get("return_unknown_args") else (found,)
-    made = _offer_object(made, kwargs.get("default"), user)
+    made = _offer_tree({"": made}, {"": kwargs.get("default")}, user)[""]
     return (made, *rest) if rest else made
 
 
-def _make_parse_function(original, function, *args, **kwargs):
+def make_parse_function(original, function, *args, **kwargs):
+    """Answer fire's function that makes another one, which parses what `function` is called with."""
     parse, user = original(function, *args, **kwargs), asked_by(_getframe(2), ("fire",))
 
     def parse_and_offer(*args):
@@ -183,34 +162,16 @@ def _offer_call(function, args, kwargs, user):
     return bound.args, bound.kwargs
 
 
-def _offer_object(made, default, user):
-    """Offer the fields of an object, and return one that has the trial's values."""
-    if not has_fields(type(made)):
-        return made
-    keys = fields_of(type(made))
-    found = {key: getattr(made, key) for key in keys}
-    defaults = {key: value for key, (known, value, _) in keys.items() if known}
-    if type(default) is type(made):
-        defaults = {key: getattr(default, key) for key in keys}
-    now = _offer_tree(found, defaults, user)
-    return replaced(made, {key: value for key, value in now.items() if value is not found[key]})
-
-
 def _offer_tree(found, defaults, user):
-    """Offer values by name, those of nested objects by names with dots, and return them with the trial's put in."""
-    leaves, known = _leaves(found, defaults), {}
-    for path, (_, default) in leaves.items():
-        if default:
-            known[".".join(path)] = default[0]
-    shown = {".".join(path): value for path, (value, _) in leaves.items()}
-    types = {name: type_name(None, value) for name, value in shown.items()}
+    """Offer values by name, those within objects by names with dots, and return them with the trial's put in. The
+    fields of an object under the name "" go by their own names."""
+    leaves = {".".join(filter(None, path)): (path, *leaf) for path, leaf in _leaves(found, defaults).items()}
+    leaves.pop("", None)  # no object
+    shown = {name: value for name, (_, value, _) in leaves.items()}
+    known = {name: default[0] for name, (*_, default) in leaves.items() if default}
     flags = {name: ["--" + name.replace("_", "-"), "--" + name] for name in shown}
-
-    def put(name, value):
-        _put(found, name.split("."), value)
-
     found = dict(found)
-    offer(shown, known, types, user, put, flags=flags)
+    offer_own(shown, known, user, lambda name, value: _put(found, leaves[name][0], value), flags)
     return found
 
 
@@ -229,12 +190,11 @@ def _leaves(found, defaults, before=()):
     return leaves
 
 
-def _put(found, keys, value):
+def _put(found, path, value):
     """Put a value into a dictionary of objects, which are built anew for it."""
-    if len(keys) == 1:
-        found[keys[0]] = value
-    else:
-        thing, fields = found[keys[0]], {}
-        fields[keys[1]] = getattr(thing, keys[1])
-        _put(fields, keys[1:], value)
-        found[keys[0]] = replaced(thing, fields)
+    key, *inner = path
+    if inner:
+        fields = {inner[0]: getattr(found[key], inner[0])}
+        _put(fields, inner, value)
+        value = replaced(found[key], fields)
+    found[key] = value

@@ -1,8 +1,7 @@
 """Variables of the environment that the user's own code reads: each is offered when it is read for the first time."""
 
 from . import own_classes, wrap
-from .imports import when_imported
-from .own_offers import asked_by, offer
+from .sources import asked_by, offer_own
 from .standard_library import _getframe, os, re
 
 # Variables that say where and with what a process runs: scripts read many, and none of them is a setting.
@@ -30,16 +29,12 @@ class _State:
 _state = _State()
 
 
-def install():
-    """Wrap the environment."""
-    when_imported("pydantic_settings.main", lambda module: wrap.around(module.BaseSettings, "__init__", _fill_settings))
+def note_variables():
+    """From here on know which variables nobody has read yet."""
     _state.unread = {name: text for name, text in os.environ.items() if not _OF_THE_MACHINE.match(name)}
-    wrap.around(type(os.environ), "__getitem__", _read_variable)
-    wrap.around(type(os.environ), "__iter__", _read_all_variables)
-    wrap.around(type(os.environ), "__setitem__", _set_variable)
 
 
-def _read_variable(original, self, name):
+def read_variable(original, self, name):
     """Have the user's own code read the variables of the trial. One that the script has set itself is no setting."""
     value = original(self, name)
     if name not in _state.unread:
@@ -61,10 +56,10 @@ def _offer_variable(name, value, user):
             else:
                 os.environ[name] = value
 
-        offer({name: value}, {name: None}, {name: "str"}, user, put, "env")
+        offer_own({name: value}, {name: None}, user, put, types={name: "str"}, kind="env")
 
 
-def _fill_settings(original, self, *args, **kwargs):
+def fill_settings(original, self, *args, **kwargs):
     """A model that fills its fields from variables of the environment."""
     user, config = asked_by(_getframe(2), _MODELS), type(self).model_config
     if user is not None:
@@ -78,13 +73,14 @@ def _fill_settings(original, self, *args, **kwargs):
     return original(self, *args, **kwargs)
 
 
-def _read_all_variables(original, self):
+def read_all_variables(original, self):
+    """Know where all variables are read at once, to be copied."""
     user = asked_by(_getframe(2), _MAPPING)
     _state.reads_all = user and (user, user.f_lasti)
     return original(self)
 
 
-def _set_variable(original, self, name, value):
+def set_variable(original, self, name, value):
     """What a parser puts there for the user (`env` in a YAML file of `TrlParser`, a file ``.env``) is as if it had been
     there."""
     original(self, name, value)

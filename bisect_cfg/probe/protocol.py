@@ -1,15 +1,16 @@
 """What the tool and the probe say to each other: orders one way, events and answers the other. All of it is here.
 
 - **Orders** (`Cold`, `Serve`, `Inspect`) lie in the file that ``BISECT_CFG_PROBE`` names, as one JSON object.
-- A waiting server is **asked** (`Trial`, `Resolve`, `Advance`) and **answers** (`Ready`, `Forked`, `Ended`, `Resolved`)
-  over a socket, one JSON object a line. End of file: the tool is gone, and the server goes with its children.
+- A waiting server is **asked** (`Trial`, `Resolve`, `ForkPoint`) and **answers** (`Ready`, `Forked`, `Ended`,
+  `Resolved`) over a socket, one JSON object a line. End of file: the tool is gone, and the server goes with its
+  children.
 - **Events** are what a run tells of itself, one JSON object a line of ``events.jsonl``. Lines that are none, or of a
   kind that this version does not know, are passed over: studies of other versions are read, and the script can write
   into that file as well.
 
-Each is a dataclass, and its tag in JSON stands in front of it. Who adds a field that an older study lacks gives it a
-default. The tool imports this module, too: the standard library only, and syntax of Python 3.9 (annotations are not
-evaluated there).
+Each is a frozen dataclass, and its tag in JSON stands behind its name. Who adds a field that an older study lacks gives
+it a default. The tool imports this module, too: the standard library only, and syntax of Python 3.9 (annotations are
+not evaluated there).
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from __future__ import annotations
 import functools
 import re
 import signal
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+
+try:
+    from typing import dataclass_transform
+except ImportError:  # Python 3.9 and 3.10, under which no type checker looks at this
+
+    def dataclass_transform(**_):
+        return lambda cls: cls
+
 
 Encoded = object
 """A setting's value as `values.encode` writes it: what JSON can hold."""
@@ -42,16 +51,20 @@ CHECKPOINTS_FOLDER = "checkpoints"
 STATE_FILE = "trainer_state.json"
 """Of a checkpoint: where `Trainer` says at which step it was, and what it had logged."""
 
+GO_ON_FILE = "go-on-{}"
+"""Of a trial's folder: it lets a first run go on after the training of this number."""
+
 IN_EACH_TRAINING = REWARD_CALL, LOGGING = "reward call", "logging"
 """Slow phases, as `heartbeat` names them, that no training does without."""
+
+NON_FINITE = "non-finite parameters"
+"""Why a training was stopped whose weights hold a NaN or an infinity."""
 
 NAMESPACE = {"args": "args", "modelcfg": "model", "load": "model", "peft": "peft", "script": "script", "env": "env"}
 """Kind of an object -> the first part of its settings' names."""
 
-GO_ON_FILE = "go-on-{}"
-"""Of a trial's folder: it lets a first run go on after the training of this number."""
 
-
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Message:
     """Whatever crosses the border. What it is stands in its JSON under `key`, and is the same for all of a family."""
 
@@ -61,8 +74,7 @@ class Message:
         if key:
             cls.key, cls.known = key, {}
         else:
-            cls.tag = tag
-            cls.known[tag] = cls
+            cls.tag, cls.known[tag] = tag, dataclass(frozen=True)(cls)
 
 
 class Orders(Message, key="level"):
@@ -86,38 +98,12 @@ class Event(Message, key="event"):
 
 def to_json(message: object) -> dict[str, object]:
     """A message as plain data."""
-    plain = {one.name: _plain(getattr(message, one.name)) for one in fields(message)}
-    return {message.key: message.tag, **plain} if isinstance(message, Message) else plain
+    return {message.key: message.tag, **asdict(message)} if isinstance(message, Message) else asdict(message)
 
 
-def _plain(value):
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return to_json(value) if is_dataclass(value) else value
-
-
-def from_json(cls, data):
-    """Return a dataclass of plain data; what it does not know is left out.
-
-    Raises:
-        TypeError: something is missing, or is no mapping.
-    """
-    if not isinstance(data, dict):
-        raise TypeError(f"{cls.__name__}: not an object")
-    return cls(**{one.name: _made(_inner(one.type), data[one.name]) for one in fields(cls) if one.name in data})
-
-
-@functools.cache
-def _inner(annotation):
-    """The dataclass that an annotation speaks of, or None. It is a text, which Python 3.9 could not evaluate."""
-    named = (globals().get(word) for word in re.findall(r"\w+", annotation))
-    return next((one for one in named if is_dataclass(one)), None)
-
-
-def _made(cls, value):
-    if cls is None or value is None:
-        return value
-    return [from_json(cls, item) for item in value] if isinstance(value, list) else from_json(cls, value)
+def event_row(event: Event, seconds: float) -> dict[str, object]:
+    """Return an event as a line's data; `seconds` since the trial began."""
+    return {"event": event.tag, "time": round(seconds, 4), **asdict(event)}
 
 
 def read(family, data):
@@ -129,27 +115,40 @@ def read(family, data):
     return from_json(family.known[data[family.key]], data)
 
 
+def from_json(cls, data):
+    """Return a dataclass of plain data; what it does not know is left out.
+
+    Raises:
+        TypeError: something is missing, or is no mapping.
+    """
+    if not isinstance(data, dict):
+        raise TypeError(f"{cls.__name__}: not an object")
+    given = {one.name: (_class_in(one.type), data[one.name]) for one in fields(cls) if one.name in data}
+    return cls(**{name: value if kind is None or value is None else from_json(kind, value)
+                  for name, (kind, value) in given.items()})  # fmt: skip
+
+
+@functools.cache
+def _class_in(annotation):
+    """The dataclass that an annotation speaks of, or None. It is a text, which Python 3.9 could not evaluate."""
+    named = (globals().get(word) for word in re.findall(r"\w+", annotation))
+    return next((one for one in named if is_dataclass(one)), None)
+
+
 # ------------------------------------------------------------------------------------------------------- one trial
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Which objects a trial changes: by kind the index of the one, in order of creation; None for all of a kind.
+    """Which objects a trial changes."""
 
-    `via` says for a name that several kinds know which of them owns it. `training` is the number of the training that
-    the trial is about, counted from 1 in the process that trains; None: the first of GRPO, or one before it that fails.
-    `trainer` is the name of its class, if that is known.
-    """
-
+    # the number of the training that the trial is about, counted from 1 in the process that trains; None: the first of
+    # GRPO, or one before it that fails
     training: int | None = None
-    trainer: str | None = None
-    args: int | None = None
-    modelcfg: int | None = None
-    peft: int | None = None
-    load: int | None = None
-    script: int | None = None
-    env: int | None = None
-    via: dict[str, str] = field(default_factory=dict)
+    trainer: str | None = None  # the name of its class, if that is known
+    # kind -> the index of the one object, in order of creation; a kind that is not there: all of it
+    objects: dict[str, int] = field(default_factory=dict)
+    via: dict[str, str] = field(default_factory=dict)  # of a name that several kinds know, which of them owns it
 
 
 @dataclass(frozen=True)
@@ -184,32 +183,21 @@ class Intake:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a trial begins, if not at step 0.
+    """Where a trial begins, if not at step 0."""
 
-    Attributes:
-        checkpoint: a folder that `Trainer` has saved; None: the weights are those of step 0, and only the data (and the
-            schedule) are as far as at that step.
-        step: the optimizer step after which the trial begins.
-        intake: of the training that came there; None: as the trial's own.
-        until: the step of that training which a trial has to reach to say anything; None: any.
-        draw: without a checkpoint, which random numbers the trial draws: any other number, others.
-    """
-
+    # a folder that `Trainer` has saved; None: the weights are those of step 0, and only the data (and the schedule) are
+    # as far as at that step
     checkpoint: str | None
-    step: int
-    intake: Intake | None = None
-    until: int | None = None
-    draw: int = 0
+    step: int  # the optimizer step after which the trial begins
+    intake: Intake | None = None  # of the training that came there; None: as the trial's own
+    until: int | None = None  # the step of that training which a trial has to reach to say anything; None: any
+    draw: int = 0  # without a checkpoint, which random numbers the trial draws: any other number, others
 
 
 @dataclass(frozen=True)
 class CheckpointOrders:
-    """A first run saves checkpoints of its own.
-
-    Attributes:
-        most_bytes: that they take together.
-        before: the step at which it is known to fail: one is saved shortly before it; None if that is not known.
-    """
+    """A first run saves checkpoints of its own: that take so many bytes together at most, and, if the step is known at
+    which it fails, one shortly `before` that."""
 
     most_bytes: int
     before: int | None = None
@@ -217,56 +205,34 @@ class CheckpointOrders:
 
 @dataclass(frozen=True)
 class TrialOrders:
-    """One trial.
+    """One trial."""
 
-    Attributes:
-        folder: of the trial.
-        overrides: full name of a setting -> encoded value.
-        targets: which objects they are for; None: of each kind all.
-        steps: optimizer steps, None for all that the script makes.
-        opened: where what is opened is noted; None: nowhere.
-        stop_when_non_finite: end the run as soon as its weights are not finite.
-        env: further environment variables; None unsets one.
-        started: whether a process that the script starts is the one that trains.
-        instruments: None for an ordinary trial.
-        threads: torch has at most so many; None: as it has them.
-        heartbeat: whether signs of life are counted.
-        launched: whether the process is forked in place of one that a launcher would start.
-        port: where processes that the script starts itself meet; None: where it says.
-        processes: how many train together; None: as many as the user's command starts.
-        launcher: what starts them in place of what the user typed; None: what the user typed.
-        origin: where the training begins; None: at its beginning.
-        checkpoints: how checkpoints are saved on the way; None: not at all.
-        least_seconds: of training that the run makes at least, also after `steps`.
-        exchanged: row of the dataset, as text -> the row that is taken in its place; None: the rows of a step are not
-            noted either, unless the trial begins in the middle of the training.
-    """
-
-    folder: str
-    overrides: dict[str, Encoded] = field(default_factory=dict)
-    targets: Targets | None = None
-    steps: int | None = None
-    opened: InputPlaces | None = None
-    stop_when_non_finite: bool = True
-    env: dict[str, str | None] = field(default_factory=dict)
-    started: bool = False
-    instruments: InstrumentOrders | None = None
-    threads: int | None = None
-    heartbeat: bool = True
-    launched: bool = False
-    port: int | None = None
-    processes: int | None = None
-    launcher: str | None = None
-    origin: Origin | None = None
-    checkpoints: CheckpointOrders | None = None
-    least_seconds: float = 0.0
+    folder: str  # of the trial
+    overrides: dict[str, Encoded] = field(default_factory=dict)  # full name of a setting -> encoded value
+    targets: Targets | None = None  # which objects they are for; None: of each kind all
+    steps: int | None = None  # optimizer steps, None for all that the script makes
+    opened: InputPlaces | None = None  # where what is opened is noted; None: nowhere
+    stop_when_non_finite: bool = True  # end the run as soon as its weights are not finite
+    env: dict[str, str | None] = field(default_factory=dict)  # further environment variables; None unsets one
+    started: bool = False  # whether a process that the script starts is the one that trains
+    instruments: InstrumentOrders | None = None  # None for an ordinary trial
+    threads: int | None = None  # torch has at most so many; None: as it has them
+    heartbeat: bool = True  # whether signs of life are counted
+    launched: bool = False  # whether the process is forked in place of one that a launcher would start
+    port: int | None = None  # where processes that the script starts itself meet; None: where it says
+    processes: int | None = None  # how many train together; None: as many as the user's command starts
+    launcher: str | None = None  # what starts them in place of what the user typed; None: what the user typed
+    origin: Origin | None = None  # where the training begins; None: at its beginning
+    checkpoints: CheckpointOrders | None = None  # how checkpoints are saved on the way; None: not at all
+    least_seconds: float = 0.0  # of training that the run makes at least, also after `steps`
+    # row of the dataset, as text -> the row that is taken in its place; None: the rows of a step are not noted either,
+    # unless the trial begins in the middle of the training
     exchanged: dict[str, int] | None = None
 
 
 # ---------------------------------------------------------------------------------------------------------- orders
 
 
-@dataclass(frozen=True)
 class Cold(Orders, tag="cold"):
     """Run one trial. `restore`: environment variables as the user has them, None for absent."""
 
@@ -274,7 +240,6 @@ class Cold(Orders, tag="cold"):
     request: TrialOrders
 
 
-@dataclass(frozen=True)
 class Serve(Orders, tag="imports"):
     """Import these modules, then wait at this socket (a file descriptor) for what is asked."""
 
@@ -283,7 +248,6 @@ class Serve(Orders, tag="imports"):
     socket: int = -1
 
 
-@dataclass(frozen=True)
 class Inspect(Orders, tag="inspect"):
     """Tell what is set and where it runs, and end before the training (`dry_run`).
 
@@ -296,14 +260,6 @@ class Inspect(Orders, tag="inspect"):
 
 
 # ------------------------------------------------------------------------------------------- a server and its tool
-
-
-@dataclass(frozen=True)
-class ForkPoint:
-    """The first object of a script that a trial may change."""
-
-    kind: str
-    index: int
 
 
 @dataclass(frozen=True)
@@ -322,23 +278,16 @@ class BuildRequest:
 
 @dataclass(frozen=True)
 class BuildAnswer:
-    """What a configuration object resolves to, or why it cannot be built.
+    """What a configuration object resolves to, or why it cannot be built."""
 
-    Attributes:
-        values: field -> encoded value; None where it cannot be built.
-        error: the library's own words; None where it can.
-        reads: the fields that the library looked at: a configuration that agrees in those resolves, or fails, in the
-            same way.
-        unanswered: whether the error is none of the library's: building it ended the process, or did not end.
-    """
-
-    values: dict[str, Encoded] | None = None
-    error: str | None = None
+    values: dict[str, Encoded] | None = None  # field -> encoded value; None where it cannot be built
+    error: str | None = None  # the library's own words; None where it can
+    # the fields that the library looked at: a configuration that agrees in those resolves, or fails, in the same way
     reads: list[str] = field(default_factory=list)
+    # whether the error is none of the library's: building it ended the process, or did not end
     unanswered: bool = False
 
 
-@dataclass(frozen=True)
 class Trial(Request, tag="trial"):
     """Fork a trial: `Forked` at once, `Ended` when the child has ended. `mark`: what its environment is to hold, as
     ``NAME=value``."""
@@ -348,7 +297,6 @@ class Trial(Request, tag="trial"):
     mark: str
 
 
-@dataclass(frozen=True)
 class Resolve(Request, tag="resolve"):
     """Build a configuration object in a child of the server's own: `Resolved`. It may take so many seconds."""
 
@@ -357,22 +305,19 @@ class Resolve(Request, tag="resolve"):
     seconds: float
 
 
-@dataclass(frozen=True)
-class Advance(Request, tag="advance"):
-    """Run the script up to this point and wait there: `Ready`."""
+class ForkPoint(Request, tag="advance"):
+    """Run the script up to this object, the first that a trial may change, and wait there: `Ready`."""
 
-    fork_at: ForkPoint
+    kind: str
+    index: int
 
 
-@dataclass(frozen=True)
 class Ready(Reply, tag="ready"):
-    """The server waits at "imports", or at an object. `unsound`: why forking here would not be sound, None if it is."""
+    """The server waits. `unsound`: why forking here would not be sound, None if it is."""
 
-    position: str
     unsound: str | None = None
 
 
-@dataclass(frozen=True)
 class Forked(Reply, tag="forked"):
     """The trial runs in this process."""
 
@@ -380,7 +325,6 @@ class Forked(Reply, tag="forked"):
     pid: int
 
 
-@dataclass(frozen=True)
 class Ended(Reply, tag="ended"):
     """The trial's process has ended; a negative code is the signal that killed it."""
 
@@ -388,7 +332,6 @@ class Ended(Reply, tag="ended"):
     code: int
 
 
-@dataclass(frozen=True)
 class Resolved(Reply, tag="resolved"):
     """What the object came to."""
 
@@ -396,38 +339,25 @@ class Resolved(Reply, tag="resolved"):
     result: BuildAnswer
 
 
-# ---------------------------------------------------------------------------------------------------------- events
+# ------------------------------------------------------------------------------------ events: processes and settings
 
 
-@dataclass(frozen=True)
 class Started(Event, tag="started"):
     """The process of a trial has its files and handlers."""
 
     pid: int
 
 
-@dataclass(frozen=True)
 class RankBegin(Event, tag="rank"):
-    """A process that a launcher has started, or that is forked in place of one.
+    """A process that a launcher has started, or that is forked in place of one."""
 
-    Attributes:
-        pid: of it.
-        rank: its number.
-        world_size: how many there are to be.
-        port: where they meet.
-        words: its command line; only if a launcher has started it.
-        given: what the launcher has added to its own environment for it.
-    """
-
-    pid: int
-    rank: int
-    world_size: int
-    port: str | None = None
-    words: list[str] = field(default_factory=list)
-    given: dict[str, str] = field(default_factory=dict)
+    pid: int  # of it
+    rank: int  # its number
+    world_size: int  # how many there are to be
+    words: list[str] = field(default_factory=list)  # its command line; only if a launcher has started it
+    given: dict[str, str] = field(default_factory=dict)  # what the launcher has added to its own environment for it
 
 
-@dataclass(frozen=True)
 class Prepared(Event, tag="prepared"):
     """What the script set up before it imported the first library: variables, and entries of `sys.path`."""
 
@@ -435,7 +365,6 @@ class Prepared(Event, tag="prepared"):
     path: list[str]
 
 
-@dataclass(frozen=True)
 class ConfigBuilt(Event, tag="config"):
     """A configuration object is being built: what the user passed, and the defaults of the library's class.
 
@@ -458,7 +387,6 @@ class ConfigBuilt(Event, tag="config"):
     flags: dict[str, list[str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
 class OwnDefaults(Event, tag="own_defaults"):
     """A class of the script's own is filled from keys of its files: its fields' defaults are theirs."""
 
@@ -466,7 +394,6 @@ class OwnDefaults(Event, tag="own_defaults"):
     defaults: dict[str, Encoded]
 
 
-@dataclass(frozen=True)
 class ConfigResolved(Event, tag="resolved"):
     """What the library made of it; of the script's own settings, those that it was handed with the values of the trial.
 
@@ -479,17 +406,13 @@ class ConfigResolved(Event, tag="resolved"):
     devices: int = 1
 
 
-@dataclass(frozen=True)
 class ConfigInvalid(Event, tag="invalid"):
     """Or why it refused it."""
 
     type: str
     message: str
-    kind: str = ""
-    index: int = 0
 
 
-@dataclass(frozen=True)
 class Assigned(Event, tag="assigned"):
     """The script has set a field of an object that was built: a setting like any other."""
 
@@ -499,7 +422,6 @@ class Assigned(Event, tag="assigned"):
     value: Encoded = None
 
 
-@dataclass(frozen=True)
 class Changed(Event, tag="changed"):
     """A field was changed in a way that a trial cannot follow."""
 
@@ -509,7 +431,6 @@ class Changed(Event, tag="changed"):
     value: Encoded = None
 
 
-@dataclass(frozen=True)
 class Opened(Event, tag="opened"):
     """A file was read ("r"), written ("w"), or imported ("m"; `path` is the module's source).
 
@@ -521,30 +442,21 @@ class Opened(Event, tag="opened"):
     stamp: tuple[int, int, int] | None = None
 
 
-@dataclass(frozen=True)
 class Skipped(Event, tag="skipped"):
     """A call that would have left this machine was answered here."""
 
     call: str
 
 
-@dataclass(frozen=True)
 class ResumeSkipped(Event, tag="resume_skipped"):
     """The script would have gone on from this checkpoint; the trial begins fresh."""
 
     path: str
 
 
-@dataclass(frozen=True)
 class OtherSchedule(Event, tag="other_schedule"):
-    """The schedule of the training is not the one that was built for its settings, but one that the script has loaded.
-
-    Attributes:
-        rate: its base rate.
-        place: its steps so far.
-        own_rate: the base rate of the one that was built.
-        own_place: the same of it.
-    """
+    """The schedule of the training is not the one that was built for its settings, but one that the script has loaded:
+    its base rate and its steps so far, and those of the one that was built."""
 
     rate: float
     place: int
@@ -552,55 +464,35 @@ class OtherSchedule(Event, tag="other_schedule"):
     own_place: int
 
 
-@dataclass(frozen=True)
+# -------------------------------------------------------------------------------------------- events: the training
+
+
 class TrainerBuilt(Event, tag="trainer"):
     """A trainer is being built with this training config; None if that was not seen being built."""
 
     args: int | None = None
 
 
-@dataclass(frozen=True)
 class TrainBegin(Event, tag="train_begin"):
-    """The training under study begins.
+    """The training under study begins."""
 
-    Attributes:
-        number: of this training, counted from 1.
-        pid: of this process.
-        parent: of the process that started it.
-        first: whether it is the first process of the run.
-        forked: whether it is a fork of that one, and has what that had imported.
-        args: index of the training config that the trainer got; None if it was not seen being built.
-        modelcfg: of the last one of its kind.
-        peft: the same.
-        adapted: whether a model has got that LoraConfig.
-        load: of the `from_pretrained` call that made the model.
-        world_size: processes that train together.
-        trainer: name of its class.
-        model: the same.
-        dtype: of the model, "" if it has none.
-        modules: those imported of the packages that take long.
-        simulated: what the script says of a fault that it simulates; None for honest ones.
-        environment: versions and devices.
-        in_force: what a launcher may have been asked for, as accelerate has it.
-    """
-
-    number: int = 1
-    pid: int | None = None
-    parent: int | None = None
-    first: bool = True
-    forked: bool = False
-    args: int | None = None
-    modelcfg: int | None = None
-    peft: int | None = None
-    adapted: bool = True
-    load: int | None = None
-    world_size: int = 1
-    trainer: str = ""
-    model: str = ""
-    dtype: str = ""
-    modules: list[str] = field(default_factory=list)
-    simulated: str | None = None
-    environment: dict[str, object] = field(default_factory=dict)
+    number: int = 1  # of this training, counted from 1
+    pid: int | None = None  # of this process
+    parent: int | None = None  # of the process that started it
+    first: bool = True  # whether it is the first process of the run
+    forked: bool = False  # whether it is a fork of that one, and has what that had imported
+    args: int | None = None  # index of the training config that the trainer got; None if it was not seen being built
+    modelcfg: int | None = None  # of the last one of its kind
+    peft: int | None = None  # the same
+    adapted: bool = True  # whether a model has got that LoraConfig
+    load: int | None = None  # of the `from_pretrained` call that made the model
+    world_size: int = 1  # processes that train together
+    trainer: str = ""  # name of its class
+    dtype: str = ""  # of the model, "" if it has none
+    modules: list[str] = field(default_factory=list)  # those imported of the packages that take long
+    simulated: str | None = None  # what the script says of a fault that it simulates; None for honest ones
+    environment: dict[str, object] = field(default_factory=dict)  # versions and devices
+    # what a launcher may have been asked for, as accelerate has it
     in_force: dict[str, str] = field(default_factory=dict)
 
 
@@ -615,29 +507,20 @@ class Weights:
 
 @dataclass(frozen=True)
 class PlacedModel:
-    """One of the models of a training.
+    """One of the models of a training."""
 
-    Attributes:
-        role: "policy", "reference", "reward", "value" or "teacher".
-        name: of its class.
-        wrapper: the class of what the trainer has put around the policy, "" if nothing.
-        weights: where its parameters are.
-    """
-
-    role: str
-    name: str
-    wrapper: str
-    weights: list[Weights]
+    role: str  # "policy", "reference", "reward", "value" or "teacher"
+    name: str  # of its class
+    wrapper: str  # the class of what the trainer has put around the policy, "" if nothing
+    weights: list[Weights]  # where its parameters are
 
 
-@dataclass(frozen=True)
 class Placed(Event, tag="placed"):
     """Where the models are, in this process, when the first step begins."""
 
     models: list[PlacedModel]
 
 
-@dataclass(frozen=True)
 class Resumed(Event, tag="resumed"):
     """The training goes on from this checkpoint, after this optimizer step of its own; None: from its first weights,
     with the data of that step."""
@@ -647,7 +530,6 @@ class Resumed(Event, tag="resumed"):
     intake: Intake | None = None
 
 
-@dataclass(frozen=True)
 class OriginRefused(Event, tag="origin_refused"):
     """The checkpoint could not be loaded into this training, of it its "weights", "optimizer", "scaler" or "random
     numbers"."""
@@ -657,7 +539,6 @@ class OriginRefused(Event, tag="origin_refused"):
     message: str
 
 
-@dataclass(frozen=True)
 class TooShort(Event, tag="too_short"):
     """The training came to its own end before the step that a trial has to reach; by these settings."""
 
@@ -666,7 +547,6 @@ class TooShort(Event, tag="too_short"):
     settings: dict[str, Encoded]
 
 
-@dataclass(frozen=True)
 class CheckpointSaved(Event, tag="checkpoint"):
     """A checkpoint of ours after this step; it took so many seconds. `kept`: the steps of those that are there now."""
 
@@ -677,14 +557,12 @@ class CheckpointSaved(Event, tag="checkpoint"):
     intake: Intake
 
 
-@dataclass(frozen=True)
 class NoCheckpoints(Event, tag="no_checkpoints"):
     """None is saved, or none any more."""
 
     why: str
 
 
-@dataclass(frozen=True)
 class PlannedSteps(Event, tag="schedule"):
     """How many optimizer steps the user's own run would have, and how it takes its data."""
 
@@ -692,28 +570,16 @@ class PlannedSteps(Event, tag="schedule"):
     intake: Intake | None = None
 
 
-@dataclass(frozen=True)
 class StepRows(Event, tag="step_rows"):
-    """Rows of the dataset that an optimizer step is about, in this process.
+    """Rows of the dataset that an optimizer step is about, in this process."""
 
-    Attributes:
-        step: counted from 1.
-        rows: their places in the dataset, from 0; of a step that uses completions again, those they were made for.
-        characters: the text in each; None where that is not known.
-        total: rows of the dataset; None if it does not say.
-    """
-
-    step: int
+    step: int  # counted from 1
+    # their places in the dataset, from 0; of a step that uses completions again, those they were made for
     rows: list[int]
-    characters: list[int | None]
-    total: int | None = None
+    characters: list[int | None]  # the text in each; None where that is not known
+    total: int | None = None  # rows of the dataset; None if it does not say
 
 
-NON_FINITE = "non-finite parameters"
-"""Why a training was stopped whose weights hold a NaN or an infinity."""
-
-
-@dataclass(frozen=True)
 class NonFiniteParameters(Event, tag="non_finite_parameters"):
     """The first weight that holds a NaN or an infinity after this step."""
 
@@ -721,7 +587,6 @@ class NonFiniteParameters(Event, tag="non_finite_parameters"):
     parameter: str
 
 
-@dataclass(frozen=True)
 class TrainEnd(Event, tag="train_end"):
     """Training is over; `stopped`: by us, at the "horizon" or because of `NON_FINITE`."""
 
@@ -729,7 +594,6 @@ class TrainEnd(Event, tag="train_end"):
     stopped: str = ""
 
 
-@dataclass(frozen=True)
 class Completed(Event, tag="completed"):
     """A training has come to its own end, and the script goes on: in a first run that waits to be told so by a file
     (`GO_ON_FILE`), or because the trial is about a later one."""
@@ -739,43 +603,16 @@ class Completed(Event, tag="completed"):
     args: int | None = None
 
 
-@dataclass(frozen=True)
 class Raised(Event, tag="exception"):
-    """An exception that nothing has caught.
+    """An exception that nothing has caught."""
 
-    Attributes:
-        type: name of its class.
-        message: its text.
-        frames: of the stack, outermost first.
-        module: where its class is defined.
-        phase: "before training" or "training".
-        final: whether it ends the run.
-        computing: the module of the model that was being computed; only with instruments.
-    """
-
-    type: str
-    message: str
-    frames: list[Frame]
-    module: str = ""
-    phase: str = ""
-    final: bool = False
-    computing: str = ""
+    type: str  # name of its class
+    message: str  # its text
+    frames: list[Frame]  # of the stack, outermost first
+    final: bool = False  # whether it ends the run
+    computing: str = ""  # the module of the model that was being computed; only with instruments
 
 
-@dataclass(frozen=True)
-class Exited(Event, tag="exit"):
-    """The script has called `sys.exit` in its training."""
-
-    code: int
-    phase: str = "training"
-
-
-@dataclass(frozen=True)
-class ScriptEnd(Event, tag="script_end"):
-    """The interpreter ends in an orderly way."""
-
-
-@dataclass(frozen=True)
 class Over(Event, tag="over"):
     """The training, in a process that the script started, has ended with this code; of several, this one. Written by
     `children` and `ranks`, and by the tool where only it knows."""
@@ -784,7 +621,6 @@ class Over(Event, tag="over"):
     pid: int = 0
 
 
-@dataclass(frozen=True)
 class Unwatched(Event, tag="unwatched"):
     """A process of the run has loaded torch without a probe, and was ended. Written by the tool."""
 
@@ -792,10 +628,9 @@ class Unwatched(Event, tag="unwatched"):
     pid: int = 0
 
 
-# Of `dry_run`.
+# ------------------------------------------------------------------------------------------- events of `dry_run`
 
 
-@dataclass(frozen=True)
 class Arrived(Event, tag="arrived"):
     """A process of the command runs here: what `machine` says of the environment."""
 
@@ -806,7 +641,6 @@ class Arrived(Event, tag="arrived"):
     host: str = ""
 
 
-@dataclass(frozen=True)
 class Stopped(Event, tag="stopped"):
     """It has come to where it was to be ended. `trained_dtype`: of the weights that the trainer was given; `own`: the
     script's own settings, variables of the environment among them."""
@@ -816,7 +650,7 @@ class Stopped(Event, tag="stopped"):
     own: dict[str, Encoded] = field(default_factory=dict)
 
 
-# Of `instruments`; `step` is the optimizer step, counted from 1.
+# ------------------------------------------- events of `instruments`; `step` is the optimizer step, counted from 1
 
 
 @dataclass(frozen=True)
@@ -828,23 +662,12 @@ class LastOperation:
     step: int | None = None
 
 
-@dataclass(frozen=True)
 class InstrumentsOn(Event, tag="instruments"):
-    """The instruments for this kind of failure are on."""
+    """The instruments are on."""
 
     step: int
-    kind: str
 
 
-@dataclass(frozen=True)
-class NoInstrument(Event, tag="no_instrument"):
-    """One of them is not to be had."""
-
-    name: str
-    error: str
-
-
-@dataclass(frozen=True)
 class Operation(Event, tag="operation"):
     """An operation made "nan" or "inf" out of finite numbers.
 
@@ -860,7 +683,6 @@ class Operation(Event, tag="operation"):
     forward: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
 class Overflow(Event, tag="overflow"):
     """A module's output is not finite."""
 
@@ -868,38 +690,12 @@ class Overflow(Event, tag="overflow"):
     module: str
 
 
-@dataclass(frozen=True)
 class Update(Event, tag="update"):
-    """What a step of the optimizer did to the weights.
+    """What a step of the optimizer did to the weights."""
 
-    Attributes:
-        step: of the training.
-        optimizer: its class.
-        parameter: the weight that moved furthest for its size; None if none moved.
-        relative: so far.
-        broken: the first weight that is not finite any more, if there is one.
-        broken_count: how many are not.
-        operation: that moved it (the broken one, else the furthest) most.
-        frames: of that operation.
-    """
-
-    step: int
-    optimizer: str
-    parameter: str | None = None
-    relative: float = 0.0
-    broken: list[str] = field(default_factory=list)
-    broken_count: int = 0
-    operation: str = ""
-    frames: list[Frame] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class NativeStack(Event, tag="native"):
-    """gdb has written the native stack, of so many frames."""
-
-    frames: int
-
-
-def event_row(event: Event, seconds: float) -> dict[str, object]:
-    """Return an event as a line's data; `seconds` since the trial began."""
-    return {"event": event.tag, "time": round(seconds, 4), **to_json(event)}
+    step: int  # of the training
+    optimizer: str  # its class
+    parameter: str | None = None  # the weight that moved furthest for its size; None if none moved
+    relative: float = 0.0  # so far
+    broken: str = ""  # the first weight that is not finite any more, "" if there is none
+    broken_count: int = 0  # how many are not

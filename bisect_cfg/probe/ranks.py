@@ -11,9 +11,8 @@ the others for a while and then leaves by itself.
 
 import sys
 
-from . import children, protocol, record
-from .imports import when_imported
-from .standard_library import functools, os, time
+from . import children, protocol, record, wrap
+from .standard_library import os, time
 
 # How the launchers tell a process its number. The first that is set counts.
 RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -36,7 +35,7 @@ _USE_PORT = 4
 # By hand, how long a process that is over waits for the others.
 _WAIT_SECONDS = 30.0
 
-_state = {"rank": None, "world": 1, "trial": None, "port": None}
+_state = {"rank": None, "world": 1, "port": None}
 
 
 def number(names, default):
@@ -91,14 +90,14 @@ def begin(folder):
     if not children.claim(place):
         return folder  # started by one of them
     children.state.place = place
-    _state.update(rank=rank, world=world, trial=folder)
+    _state.update(rank=rank, world=world)
     _meet()
     return place
 
 
 def install():
     """Processes that the script starts itself meet at the trial's own port: trials that run at once must not meet."""
-    when_imported("accelerate.launchers", _wrap_launcher)
+    wrap.in_module("accelerate.launchers", "notebook_launcher", _launch)
 
 
 def meet_at(port):
@@ -113,22 +112,15 @@ def _meet():
         os.environ["MASTER_PORT"] = str(_state["port"])
 
 
-def _wrap_launcher(module):
-    original = module.notebook_launcher
-
-    @functools.wraps(original)
-    def notebook_launcher(*args, **kwargs):
-        if _state["port"] is not None and len(args) <= _USE_PORT and kwargs.get("num_nodes", 1) == 1:
-            kwargs["use_port"] = str(_state["port"])
-        return original(*args, **kwargs)
-
-    module.notebook_launcher = notebook_launcher
+def _launch(original, *args, **kwargs):
+    if _state["port"] is not None and len(args) <= _USE_PORT and kwargs.get("num_nodes", 1) == 1:
+        kwargs["use_port"] = str(_state["port"])
+    return original(*args, **kwargs)
 
 
 def note(**details):
     """Record which process this is."""
-    port = os.environ.get("MASTER_PORT")
-    record.event(protocol.RankBegin(os.getpid(), _state["rank"] or 0, _state["world"], port, **details))
+    record.event(protocol.RankBegin(os.getpid(), rank(), _state["world"], **details))
 
 
 def given():
@@ -168,5 +160,6 @@ def over(code):
 
 
 def _all_over():
-    places = [os.path.join(_state["trial"], FOLDER, str(rank)) for rank in range(1, _state["world"])]
-    return all(os.path.exists(os.path.join(place, "over")) for place in (_state["trial"], *places))
+    trial = children.state.folder
+    places = [os.path.join(trial, FOLDER, str(rank)) for rank in range(1, _state["world"])]
+    return all(os.path.exists(os.path.join(place, "over")) for place in (trial, *places))

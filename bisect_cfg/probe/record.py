@@ -12,14 +12,12 @@ their process id.
 from . import children, protocol, redact
 from .standard_library import json, open, os, time
 
-_state = {"folder": None, "trial": None, "start": time.time(), "process": None, "first": None}
+_state = {"folder": None, "start": time.time(), "process": None, "first": None}
 
 
-def open_folder(folder, first=True, trial=None):
-    """Direct all further lines to `folder`; `first` says whether this is the first process of the run, `trial` names
-    the trial's folder, if it is another (see `ranks`)."""
+def open_folder(folder, first=True):
+    """Direct all further lines to `folder`; `first` says whether this is the first process of the run."""
     _state["folder"] = folder
-    _state["trial"] = trial or folder
     _state["start"] = time.time()
     _state["process"] = _state["first"] = os.getpid() if first else None
 
@@ -36,13 +34,9 @@ def move(place):
 
 
 def folder():
-    """The folder of the running trial, or None while there is none (a waiting server)."""
+    """The folder that is written into, that of the trial or a part of it (see `ranks`); None while there is no trial (a
+    waiting server)."""
     return _state["folder"]
-
-
-def trial():
-    """The folder of the running trial, of which `folder` may be a part."""
-    return _state["trial"]
 
 
 def ours():

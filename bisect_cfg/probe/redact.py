@@ -209,24 +209,10 @@ _PARAMETER = re.compile(r"[?&;]([\w.-]{1,60})=([^&;#\s'\"<>]+)", re.ASCII)
 
 # Where a name may be a telling one; `is_secret_name` decides. Looked for one by one, which is faster than any pattern.
 _STEMS = (
-    "token",
-    "key",
-    "secret",
-    "pass",
-    "pwd",
-    "cred",
-    "cookie",
-    "bearer",
-    "auth",
-    "jwt",
-    "_string",
-    "密码",
-    "口令",
+    "token", "key", "secret", "pass", "pwd", "cred", "cookie", "bearer", "auth", "jwt", "_string", "密码", "口令",
     "密钥",
-)
-_NAME_BEFORE = re.compile(
-    r"(?:(?i:access|api|auth|private|secret) )?[A-Za-z0-9_.-]*\Z"
-)  # a name, or "API key" in prose
+)  # fmt: skip
+_NAME_BEFORE = re.compile(r"(?:(?i:access|api|auth|private|secret) )?[A-Za-z0-9_.-]*\Z")  # or "API key" in prose
 _NAME_AFTER = re.compile(r"[A-Za-z0-9_-]*")
 _QUOTED = r"""[bBrRuUfF]{0,2}(?P<mark>["'`])(?P<quoted>(?:\\.|(?!(?P=mark))[^\\\n])*)"""
 _BARE = r"""(?P<bare>[^\s"'`<>()\[\]{},;&|][^\s"'`<>|│]{0,8000})"""
@@ -397,16 +383,6 @@ def know(value):
         _known.update((value, json.dumps(value)[1:-1]))
 
 
-def know_environment(environment):
-    """Remember the values of environment variables whose names say that they are secrets (``WANDB_API_KEY``).
-
-    A path is no secret: it says where one is. Hiding short ones would hide ordinary words.
-    """
-    for name, value in environment.items():
-        if len(value) >= _SHORTEST_OF_ENVIRONMENT and hides(name, value) and not os.path.exists(value):
-            know(value)
-
-
 def know_command(command):
     """Remember the secrets that a run is given: by its environment, by its arguments, by the script and by the files
     that configure it.
@@ -414,7 +390,9 @@ def know_command(command):
     Args:
         command: the script and its arguments.
     """
-    know_environment(os.environ)
+    for name, value in os.environ.items():
+        if hides(name, value):
+            _know_long(value)
     mask_arguments(command[1:])
     for number, argument in enumerate(command):
         for path in (argument, argument.partition("=")[2]):
@@ -422,7 +400,14 @@ def know_command(command):
                 _know_file(path, code=number == 0)
 
 
+def _know_long(value):
+    """... unless hiding it would hide ordinary words, or it is a path, which says where a secret is."""
+    if len(value) >= _SHORTEST_OF_ENVIRONMENT and not os.path.exists(value):
+        know(value)
+
+
 def _know_file(path, code):
+    """Remember the secrets that a file gives by name. In a program (`code`) only what is quoted is a value."""
     try:
         if not os.path.isfile(path):  # to read a pipe would take away what is in it
             return
@@ -430,18 +415,7 @@ def _know_file(path, code):
             text = stream.read(_READ_BYTES).decode("utf-8", "replace")
     except (OSError, ValueError):
         return
-    know_text(text, code)
-
-
-def know_text(text, code=False):
-    """Remember the secrets that a text gives by name, such as a script or the file that configures it.
-
-    Args:
-        text: of the file.
-        code: whether it is a program, in which only what is quoted is a value.
-    """
     for _, start, end, quoted in _named(text):
         value = text[start:end].strip()
-        if len(value) >= _SHORTEST_OF_ENVIRONMENT and (quoted or not code) and "\n" not in value:
-            if not os.path.exists(value):
-                know(value)
+        if (quoted or not code) and "\n" not in value:
+            _know_long(value)

@@ -12,7 +12,6 @@ trial, and the trial says nothing about these.
 """
 
 from . import origin, protocol, record, saves, wrap
-from .imports import when_imported
 from .standard_library import os
 
 
@@ -26,8 +25,8 @@ state = _State()
 
 def install():
     """Look after what finds checkpoints and builds schedules."""
-    when_imported("transformers.trainer_utils", lambda module: wrap.around(module, "get_last_checkpoint", _last))
-    when_imported("transformers.trainer", lambda module: wrap.around(module.Trainer, "create_scheduler", _build))
+    wrap.in_module("transformers.trainer_utils", "get_last_checkpoint", _last)
+    wrap.in_module("transformers.trainer", "Trainer.create_scheduler", _build)
 
 
 def _last(original, folder):

@@ -17,7 +17,7 @@ import inspect
 
 from . import children, wrap
 from .imports import when_imported
-from .standard_library import os, threading
+from .standard_library import functools, os, threading
 
 OUTPUT = "output"
 BEFORE = "saved-before"
@@ -36,8 +36,10 @@ state = _State()
 
 def install():
     """Put the table around what saves and what reads, of each library when it is imported."""
-    for module in (*_TABLE, *_FILES):
-        when_imported(module, _wrap_functions)
+    for module, paths, change in _TABLE:
+        wrap.in_module(module, paths, functools.partial(_exchange, change))
+    for module, calls in _FILES.items():
+        when_imported(module, functools.partial(_wrap_file_functions, calls))
     when_imported("transformers.utils.hub", _wrap_subclasses)
 
 
@@ -183,14 +185,16 @@ def _can_be_saved(path, is_folder):
 # ------------------------------------------------------------------------------------------------- the table
 
 # What stands in place of the path that these functions and methods are given.
-_TABLE = {
-    "transformers.trainer": {"Trainer.save_model": saved_folder},
-    "transformers.trainer_callback": {"TrainerState.save_to_json": saved},
-    "accelerate.accelerator": {"Accelerator.save_state": saved_folder},
-    "huggingface_hub.hub_mixin": {"ModelHubMixin.save_pretrained": saved_folder},
-    "torch": {"save": saved, "load": found},
-    "safetensors.torch": {"save_file": saved, "save_model": saved, "load_file": found, "load_model": found},
-}
+_TABLE = (
+    ("transformers.trainer", "Trainer.save_model", saved_folder),
+    ("transformers.trainer_callback", "TrainerState.save_to_json", saved),
+    ("accelerate.accelerator", "Accelerator.save_state", saved_folder),
+    ("huggingface_hub.hub_mixin", "ModelHubMixin.save_pretrained", saved_folder),
+    ("torch", "save", saved),
+    ("torch", "load", found),
+    ("safetensors.torch", "save_file save_model", saved),
+    ("safetensors.torch", "load_file load_model", found),
+)
 _METHODS = {"save_pretrained": saved_folder, "to_json_file": saved, "from_pretrained": whole}
 
 # How they call it.
@@ -200,37 +204,21 @@ _NAMES = (
 )  # fmt: skip
 
 
-def _exchange(owner, function, change):
-    """Have a function get another path in place of what it is called with."""
-    names = list(inspect.signature(getattr(owner, function)).parameters)
-    bound = isinstance(vars(owner).get(function), classmethod)  # whose signature is without `cls`
-    name = next((name for name in names if name in _NAMES), None)
-    if name is None:  # a method of the user's own that has the name
-        return
-    position = names.index(name) + bound
-
-    def call(original, *arguments, **keywords):
-        if name in keywords:
-            keywords[name] = change(keywords[name])
-        elif len(arguments) > position:
-            arguments = (*arguments[:position], change(arguments[position]), *arguments[position + 1 :])
-        return original(*arguments, **keywords)
-
-    wrap.around(owner, function, call)
+def _exchange(change, original, /, *arguments, **keywords):
+    """Call a function with another path in place of the one that it is called with."""
+    name, position = _parameter_of(original)
+    if name in keywords:
+        keywords[name] = change(keywords[name])
+    elif name is not None and len(arguments) > position:
+        arguments = (*arguments[:position], change(arguments[position]), *arguments[position + 1 :])
+    return original(*arguments, **keywords)
 
 
-def _wrap_functions(module):
-    for name, change in _TABLE.get(module.__name__, {}).items():
-        owner, _, function = name.rpartition(".")
-        owner = getattr(module, owner) if owner else module
-        if hasattr(owner, function):
-            _exchange(owner, function, change)
-    for name, call in _FILES.get(module.__name__, {}).items():
-        original = getattr(module, name)
-        wrap.around(module, name, call)
-        for capable in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
-            if original in capable:  # the sets that scripts ask
-                capable.add(getattr(module, name))
+@functools.cache
+def _parameter_of(function):
+    """Name and position of the parameter that takes a path; None of a method of the user's own that has the name."""
+    names = list(inspect.signature(function).parameters)
+    return next(((name, place) for place, name in enumerate(names) if name in _NAMES), (None, 0))
 
 
 def _wrap_subclasses(module):
@@ -240,12 +228,21 @@ def _wrap_subclasses(module):
     def __init_subclass__(cls, **keywords):
         super(base, cls).__init_subclass__(**keywords)
         for name in _METHODS.keys() & vars(cls).keys():
-            _exchange(cls, name, _METHODS[name])
+            wrap.around(cls, name, functools.partial(_exchange, _METHODS[name]))
 
     base.__init_subclass__ = classmethod(__init_subclass__)
 
 
 # ------------------------------------------------------------------------------------------------- files and folders
+
+
+def _wrap_file_functions(calls, module):
+    for name, call in calls.items():
+        original = getattr(module, name)
+        wrap.around(module, name, call)
+        for capable in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+            if original in capable:  # the sets that scripts ask
+                capable.add(getattr(module, name))
 
 
 class _Entries:

@@ -23,15 +23,12 @@ from . import (
     validity,
 )
 from .imports import when_imported
-from .standard_library import json, os, select, signal, threading, time, traceback
+from .standard_library import json, os, select, signal, socket, threading, time, traceback
 
 # Threads of these names do nothing that a forked child needs: tqdm's monitor only refreshes progress bars.
 _HARMLESS_THREADS = ("TMonitor", "tqdm_monitor")
 
-# How long a process that has closed its pipe may take to be gone.
-_ENDING_SECONDS = 2.0
-
-_threads = {"wanted": None}
+_threads = {"wanted": None, "set": None}  # of torch: how many the script would have, and torch's own function
 
 
 def keep_single_threaded():
@@ -42,15 +39,9 @@ def keep_single_threaded():
     """
 
     def limit(torch):
-        _threads["wanted"] = torch.get_num_threads()
-        original = torch.set_num_threads
-        original(1)
-
-        def set_num_threads(count):
-            _threads["wanted"] = count
-
-        torch.set_num_threads = set_num_threads
-        _threads["restore"] = lambda: setattr(torch, "set_num_threads", original)
+        _threads.update(wanted=torch.get_num_threads(), set=torch.set_num_threads)
+        torch.set_num_threads(1)
+        torch.set_num_threads = lambda count: _threads.update(wanted=count)
 
     when_imported("torch", limit)
 
@@ -58,12 +49,9 @@ def keep_single_threaded():
 def restore_threads(count=None):
     """In the child: torch's own thread count, or at most `count`."""
     torch = sys.modules.get("torch")
-    if torch is None or _threads["wanted"] is None:
-        return
-    if "restore" in _threads:
-        _threads.pop("restore")()
-    wanted = _threads["wanted"]
-    torch.set_num_threads(min(wanted, count) if count else wanted)
+    if torch is not None and _threads["set"] is not None:
+        torch.set_num_threads = _threads["set"]
+        torch.set_num_threads(min(_threads["wanted"], count) if count else _threads["wanted"])
 
 
 def unsound():
@@ -90,15 +78,6 @@ def unsound():
     return None
 
 
-def _identity(descriptor):
-    """What a descriptor stands for, None if it is closed."""
-    try:
-        found = os.fstat(descriptor)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
 def _carry(mark):
     """Have this process carry the mark of its run (``NAME=value``) in place of the server's: for what it starts, and
     where the supervisor reads it, in the memory that the kernel shows as the environment it was started with."""
@@ -118,44 +97,36 @@ def _carry(mark):
         pass
 
 
-def _end(pid, patience):
-    """End a child that should end by itself within so many seconds; its status as `os.waitpid` gives it."""
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return status
-        time.sleep(0.005)
-    os.kill(pid, signal.SIGKILL)  # its number is its own until it is waited for
-    return os.waitpid(pid, 0)[1]
+def _line(message):
+    return (json.dumps(protocol.to_json(message)) + "\n").encode()
+
+
+def _received(end):
+    """What has come at an end of a connection; empty once the other end is closed, however it was."""
+    try:
+        return end.recv(1 << 16)
+    except OSError:
+        return b""
 
 
 class Server:
-    """The waiting process."""
+    """The waiting process, at a socket. Sending and receiving fail where a script has put a file of its own in the
+    socket's place: daemons close what they did not open."""
 
     def __init__(self, descriptor):
-        self.descriptor = descriptor
-        self.socket = _identity(descriptor)
+        self.socket = socket.socket(fileno=descriptor)
         self.buffer = b""
         self.children = {}  # pid -> (id, pidfd)
-        self.resolver = None  # (pid, where it is asked, where it answers)
+        self.resolver = None  # (pid, a socket to it)
         self.answer = b""  # of the resolver, as far as it has come
         self.asked = []  # questions for the resolver, oldest first
         self.deadline = None  # when the resolver must have answered; None while nothing is asked of it
 
     def send(self, message):
         """Write one message; a closed socket means the tool is gone."""
-        self._check()
-        data = _line(message)
-        while data:
-            try:
-                data = data[os.write(self.descriptor, data) :]
-            except OSError:
-                self._die()
-
-    def _check(self):
-        # A script may close what it did not open (daemons do), and then the number is that of a file of its own.
-        if _identity(self.descriptor) != self.socket:
+        try:
+            self.socket.sendall(_line(message))
+        except OSError:
             self._die()
 
     def run(self):
@@ -171,12 +142,11 @@ class Server:
             self._die()
 
     def _serve(self):
-        self._check()
         while True:
             for line in self._lines():
                 question = protocol.read(protocol.Request, json.loads(line))
-                if isinstance(question, protocol.Advance):
-                    return question.fork_at
+                if isinstance(question, protocol.ForkPoint):
+                    return question
                 if isinstance(question, protocol.Resolve):
                     self.asked.append(question)
                     self._ask_resolver()
@@ -187,11 +157,11 @@ class Server:
         """Wait for messages, for children that end and for the resolver; yields complete lines."""
         while True:
             waiting = select.poll()  # not select: a script may have a thousand files open
-            for handle in (self.descriptor, *(handle for _, handle in self.children.values())):
+            for handle in (self.socket.fileno(), *(handle for _, handle in self.children.values())):
                 waiting.register(handle, select.POLLIN)
             timeout = None
             if self.deadline is not None:
-                waiting.register(self.resolver[2], select.POLLIN)
+                waiting.register(self.resolver[1].fileno(), select.POLLIN)
                 timeout = max(0.0, self.deadline - time.monotonic()) * 1000
             ready = {handle for handle, _ in waiting.poll(timeout)}
             for pid, (number, handle) in list(self.children.items()):
@@ -201,15 +171,15 @@ class Server:
                     del self.children[pid]
                     self.send(protocol.Ended(number, os.waitstatus_to_exitcode(status)))
             if self.deadline is not None:
-                if self.resolver[2] in ready:
-                    data = os.read(self.resolver[2], 1 << 16)
+                if self.resolver[1].fileno() in ready:
+                    data = _received(self.resolver[1])
                     self.answer += data
                     if not data or data.endswith(b"\n"):
                         self._resolved()
                 elif time.monotonic() >= self.deadline:
                     self._resolved(hangs=True)
-            if self.descriptor in ready:
-                data = os.read(self.descriptor, 1 << 16)
+            if self.socket.fileno() in ready:
+                data = _received(self.socket)
                 if not data:
                     self._die()
                 self.buffer += data
@@ -231,12 +201,11 @@ class Server:
             return False
         os.setpgid(0, 0)
         _carry(mark)
-        os.close(self.descriptor)
+        self.socket.close()
         for _, handle in self.children.values():
             os.close(handle)
         if self.resolver is not None:
-            for handle in self.resolver[1:]:
-                os.close(handle)
+            self.resolver[1].close()
         log = os.open(os.path.join(folder, "log.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in ((0, nothing), (1, log), (2, log)):
@@ -255,24 +224,21 @@ class Server:
         if self.resolver is None:
             self.resolver = self._fork_resolver()
         self.deadline = time.monotonic() + self.asked[0].seconds
-        data = _line(self.asked[0].item)
         try:
-            while data:
-                data = data[os.write(self.resolver[1], data) :]
+            self.resolver[1].sendall(_line(self.asked[0].item))
         except OSError:
             pass  # it has ended; that is readable, too
 
     def _resolved(self, hangs=False):
-        pid, *handles = self.resolver
-        question = self.asked.pop(0)
+        (pid, ours), question = self.resolver, self.asked.pop(0)
         try:
             result = protocol.from_json(protocol.BuildAnswer, json.loads(self.answer))
         except (ValueError, TypeError):  # none, or not one of ours
             self.resolver = None
-            status = _end(pid, 0.0 if hangs else _ENDING_SECONDS)
-            for handle in handles:
-                os.close(handle)
-            code = os.waitstatus_to_exitcode(status)
+            ours.close()
+            if hangs:
+                os.kill(pid, signal.SIGKILL)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             said = f"took longer than {question.seconds:g} s" if hangs else f"ended the process with status {code}"
             result = protocol.BuildAnswer(error=f"building the configuration {said}", unanswered=True)
         self.answer, self.deadline = b"", None
@@ -280,15 +246,13 @@ class Server:
         self._ask_resolver()
 
     def _fork_resolver(self):
-        child_reads, we_write = os.pipe()
-        we_read, child_writes = os.pipe()
+        ours, theirs = socket.socketpair()
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if not pid:
-            os.close(we_write)
-            os.close(we_read)
-            os.close(self.descriptor)
+            ours.close()
+            self.socket.close()
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, 1)
             os.dup2(nothing, 2)
@@ -297,23 +261,16 @@ class Server:
             for name in ranks.LAUNCHED:
                 os.environ.pop(name, None)
             try:
-                with os.fdopen(child_reads) as questions, os.fdopen(child_writes, "w") as answers:
-                    for line in questions:  # ends when the server does
-                        request = protocol.from_json(protocol.BuildRequest, json.loads(line))
-                        answers.write(_line(validity.build(request)).decode())
-                        answers.flush()
+                for line in theirs.makefile():  # ends when the server does
+                    request = protocol.from_json(protocol.BuildRequest, json.loads(line))
+                    theirs.sendall(_line(validity.build(request)))
             finally:  # also of SystemExit: the script does not go on in here
                 os._exit(0)
-        os.close(child_reads)
-        os.close(child_writes)
-        return pid, we_write, we_read
+        theirs.close()
+        return pid, ours
 
     def _die(self):
         os._exit(0)  # the supervisor ends what was forked from here
-
-
-def _line(message):
-    return (json.dumps(protocol.to_json(message)) + "\n").encode()
 
 
 def begin(request, first=True):
@@ -324,7 +281,7 @@ def begin(request, first=True):
     children.set_variables(request.env)
     ranks.meet_at(request.port)
     place = request.folder if first and not request.launched else ranks.begin(request.folder)
-    record.open_folder(place, first, request.folder)
+    record.open_folder(place, first)
     input_files.begin(request.opened, first)
     if not request.heartbeat:
         heartbeat.stop()

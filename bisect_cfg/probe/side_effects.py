@@ -7,8 +7,7 @@ draws no random number.
 import sys
 
 from . import protocol, record, resuming, saves, wrap
-from .imports import when_imported
-from .standard_library import os
+from .standard_library import functools, os
 
 # Experiment trackers a script may start itself, past `report_to`; each variable is the tracker's own off switch.
 _TRACKERS_OFF = {
@@ -56,9 +55,11 @@ _OUTPUT_DIR = "trainer_output"
 def install():
     """Switch trackers and uploads off for this process and its children."""
     os.environ.update(_TRACKERS_OFF)
-    when_imported("huggingface_hub.hf_api", _skip_uploads)
-    when_imported("huggingface_hub._login", lambda module: _skip(module, _HUB_ASKS))
-    when_imported("transformers.utils.hub", lambda module: _skip(module.PushToHubMixin, ("push_to_hub",)))
+    for name in _HUB_WRITES:
+        wrap.in_module("huggingface_hub.hf_api", f"{name} HfApi.{name}", functools.partial(_skip, name))
+    for name in _HUB_ASKS:
+        wrap.in_module("huggingface_hub._login", name, functools.partial(_skip, name))
+    wrap.in_module("transformers.utils.hub", "PushToHubMixin.push_to_hub", functools.partial(_skip, "push_to_hub"))
     saves.install()
     resuming.install()
 
@@ -82,29 +83,16 @@ def silence(arguments, prepares=False):
         arguments.logging_dir = saves.place_of(arguments.logging_dir)
 
 
-def _skip_uploads(module):
-    for owner in (module.HfApi, module):  # the module has methods of one instance under the same names
-        _skip(owner, [name for name in _HUB_WRITES if hasattr(owner, name)])
-
-
-def _skip(owner, names):
-    """Have these functions, of a module or a class, answer without being called."""
-
-    def skipping(name):
-        def skip(original, *arguments, run_as_future=False, **keywords):
-            record.event(protocol.Skipped(name))
-            names_ = [one for one in arguments if isinstance(one, str)]
-            answer = _answer(name, keywords.get("repo_id") or (names_ or ["name"])[0], keywords)
-            if not run_as_future:
-                return answer
-            future = sys.modules["concurrent.futures"].Future()  # hf_api has imported it
-            future.set_result(answer)
-            return future
-
-        return skip
-
-    for name in names:
-        wrap.around(owner, name, skipping(name))
+def _skip(name, original, /, *arguments, run_as_future=False, **keywords):
+    """Answer in place of a function of this name, without calling it."""
+    record.event(protocol.Skipped(name))
+    names = [one for one in arguments if isinstance(one, str)]
+    answer = _answer(name, keywords.get("repo_id") or (names or ["name"])[0], keywords)
+    if not run_as_future:
+        return answer
+    future = sys.modules["concurrent.futures"].Future()  # hf_api has imported it
+    future.set_result(answer)
+    return future
 
 
 def _answer(name, repository, keywords):

@@ -5,6 +5,8 @@ it are returned. Which source of a kind is meant, when a script has several, is 
 the first, cold run finds out which one the trainer was given (`training`).
 """
 
+import contextlib
+
 from . import protocol, record, values, wrap
 from .standard_library import _getframe, os
 
@@ -13,6 +15,9 @@ DEFAULT = {"$default": True}
 
 # CPython keeps one object for each of these numbers, so that the same object says nothing of where it came from.
 _SHARED_NUMBERS = range(-5, 257)
+
+# Modules of parsers: whoever calls them is the one who asks.
+_PARSERS = ("argparse", "click", "typer", "rich_click", "simple_parsing", "jsonargparse", "configargparse", "tap")
 
 
 class _State:
@@ -25,6 +30,7 @@ class _State:
     own: list = []  # (name, value) of the script's own settings, which also keeps the values
     before = None  # called with (kind, index) before a source is used: the server's fork point
     after = None  # called with (kind, object) once a configuration object is resolved
+    parsing = False  # while a parser is at work: what it asks other parsers is its own business
 
 
 state = _State()
@@ -33,8 +39,7 @@ state = _State()
 def set_orders(request):
     """Take over what `protocol.TrialOrders` says of the settings of this trial."""
     state.overrides = request.overrides
-    if request.targets is not None:
-        state.targets = request.targets
+    state.targets = request.targets or protocol.Targets()
     state.before = None
 
 
@@ -57,29 +62,17 @@ def offer(kind, raw, defaults, types, frame, **details):
     if state.before is not None:
         state.before(kind, index)  # a waiting server forks here; only the child comes back
     place = frame and (os.path.abspath(frame.f_code.co_filename), frame.f_lineno)
-    record.event(
-        protocol.ConfigBuilt(
-            kind=kind,
-            index=index,
-            raw={name: values.encode(value, name) for name, value in raw.items()},
-            defaults={name: values.encode(value, name) for name, value in defaults.items()},
-            types=types,
-            place=place,
-            **details,
-        )
-    )
-    return index, _wanted(kind, index)
-
-
-def _wanted(kind, index):
-    prefix = protocol.NAMESPACE[kind] + "."
-    if getattr(state.targets, kind) not in (None, index):
-        return {}
+    raw, defaults = ({name: values.encode(value, name) for name, value in row.items()} for row in (raw, defaults))
+    details = {"cls": "", "module": "", **details}
+    record.event(protocol.ConfigBuilt(kind, index, raw=raw, defaults=defaults, types=types, place=place, **details))
+    if state.targets.objects.get(kind, index) != index:
+        return index, {}
     # model.* is served by ModelConfig and by from_pretrained; `via` says which one owns the name.
-    return {
+    prefix, via = protocol.NAMESPACE[kind] + ".", state.targets.via
+    return index, {
         name[len(prefix) :]: value
         for name, value in state.overrides.items()
-        if name.startswith(prefix) and state.targets.via.get(name) in (None, kind)
+        if name.startswith(prefix) and via.get(name, kind) == kind
     }
 
 
@@ -91,6 +84,56 @@ def object_index(kind, thing):
 def users_line():
     """Return the innermost frame of code that is neither the probe's nor a library's, or None."""
     return wrap.outward(_getframe(1), wrap.PROBE, wrap.GENERATED, wrap.LIBRARY, wrap.PARSER)
+
+
+# --------------------------------------------------------------------------------------- settings of the script's own
+
+
+def offer_own(found, defaults, user, put, flags=None, types=None, kind="script"):
+    """Offer settings that the user's own code asked for, and put in the values of the trial.
+
+    Args:
+        found: name -> value.
+        defaults: name -> value without the command line; required settings have none.
+        user: the frame that asks.
+        put: sets a value, by name.
+        flags: name -> what the command line calls it.
+        types: name -> name of the type; None: as the values are.
+        kind: "script", or "env" for variables of the environment.
+    """
+    types = types or {name: "" if value is None else type(value).__name__ for name, value in found.items()}
+    state.own += found.items()
+    index, wanted = offer(kind, found, defaults, types, user, flags=flags or {})
+    wanted = {name: value for name, value in wanted.items() if name in found}
+    for name, value in wanted.items():
+        if name in defaults and value == values.encode(defaults[name], name):
+            put(name, defaults[name])  # the very object: an enum, say, of which JSON has but the name
+        elif value != DEFAULT:
+            put(name, values.decode(value, found[name]))
+    if wanted:
+        record.event(protocol.ConfigResolved(kind, index, wanted))
+
+
+def asked_by(frame, between=_PARSERS):
+    """Return the frame of the user's own code that asks for settings, directly or through modules of these packages;
+    None if it is not the user's code that does, or a parser is at work already."""
+    if state.parsing:
+        return None
+    while frame is not None and (
+        wrap.owner_of(frame) == wrap.PARSER or frame.f_globals.get("__name__", "").split(".")[0] in between
+    ):
+        frame = frame.f_back
+    return frame if frame is not None and wrap.owner_of(frame) == wrap.USER else None
+
+
+@contextlib.contextmanager
+def parsing():
+    """While a parser is at work."""
+    state.parsing = True
+    try:
+        yield
+    finally:
+        state.parsing = False
 
 
 def handed_on(raw):

@@ -18,6 +18,7 @@ import os
 import re
 import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -34,6 +35,6 @@ def _copy(module):
 
 dataclasses, faulthandler, functools, gc, hashlib = map(_copy, (dataclasses, faulthandler, functools, gc, hashlib))
 json, math, mmap, os, re, select, signal = map(_copy, (json, math, mmap, os, re, select, signal))
-threading, time, traceback = map(_copy, (threading, time, traceback))
+socket, threading, time, traceback = map(_copy, (socket, threading, time, traceback))
 json.dumps = json.JSONEncoder().encode  # json's own function asks an encoder that everybody can exchange
 os.path = _copy(os.path)

@@ -30,7 +30,6 @@ from . import (
     values,
     wrap,
 )
-from .imports import when_imported
 from .standard_library import _getframe, math, os, threading, time, traceback
 
 # How many steps a reproduction may go on after its weights became non-finite. The user's run would die of the
@@ -47,10 +46,17 @@ _VERSIONS = (*HEAVY, "liger_kernel", "flash_attn", "numpy")
 
 
 orders = protocol.TrialOrders("")  # of this trial
-# Process id while one is watched; how many have begun; whether one runs that is not watched; the exception that our
-# hook was called with.
-_training = {"active": None, "number": 0, "within": False, "told": None}
 engage = None  # called before training in a process that the run's first one has started, see `boot.join`
+
+
+class _State:
+    active = None  # process id while a training is watched
+    number = 0  # of trainings that have begun
+    within = False  # whether one runs that is not watched
+    told = None  # the exception that our hook was called with
+
+
+_state = _State()
 
 
 def set_orders(request):
@@ -61,14 +67,23 @@ def set_orders(request):
 
 def install():
     """Wrap the trainer when it is imported, and note an exception that ends the script before it trains."""
-    when_imported("transformers.trainer", lambda module: wrap.around(module.Trainer, "train", _train))
+    wrap.in_module("transformers.trainer", "Trainer.train", _train)
+
+    def may_tell(error):
+        _state.told = error
+        # Any other process is a launcher that tells of what it started.
+        return not record.first() or children.trainer() in (None, os.getpid())
+
+    note_exceptions(may_tell)
+
+
+def note_exceptions(may_tell):
+    """Note the exceptions that nothing catches, of which ``may_tell(error)`` is true."""
     previous = sys.excepthook
 
     def excepthook(kind, error, trace):
-        _training["told"] = error
-        # Any other process is a launcher that tells of what it started.
-        if not record.first() or children.trainer() in (None, os.getpid()):
-            record_exception(error, trace, phase="before training", final=nothing_left())
+        if may_tell(error):
+            record_exception(error, trace, final=_nothing_left())
         previous(kind, error, trace)
 
     sys.excepthook = excepthook
@@ -77,19 +92,18 @@ def install():
 def script_end():
     """At the end of the interpreter: note the exception that ended the script, if a hook of its own has taken it."""
     error = getattr(sys, "last_value", None)
-    taken = isinstance(error, BaseException) and error is not _training["told"]
-    if taken and _training["active"] != os.getpid() and children.trainer() in (None, os.getpid()):
-        record_exception(error, error.__traceback__, phase="before training", final=True)
-    record.event(protocol.ScriptEnd())
+    taken = isinstance(error, BaseException) and error is not _state.told
+    if taken and _state.active != os.getpid() and children.trainer() in (None, os.getpid()):
+        record_exception(error, error.__traceback__, final=True)
 
 
-def nothing_left():
+def _nothing_left():
     """Whether, in an exception's hook, nothing of the script is left to run in the main thread.
 
     Then the interpreter has called the hook, and only hooks are on the stack; scripts also call it themselves to print
     an exception, and go on.
     """
-    if threading.current_thread() is not threading.main_thread() or _training["active"] == os.getpid():
+    if threading.current_thread() is not threading.main_thread() or _state.active == os.getpid():
         return False  # a training in a thread goes on without the main one
     frame = _getframe(1)
     while frame.f_back is not None:
@@ -104,7 +118,7 @@ def finish(code):
             stream.flush()
         except Exception:
             pass
-    helper = _training["active"] != os.getpid()  # forked in the middle of training
+    helper = _state.active != os.getpid()  # forked in the middle of training
     if not helper and record.folder() is not None and children.trainer() is not None:
         if children.trainer() != os.getpid():
             children.hold(code)  # a second training: the run goes on until that under study is over
@@ -115,19 +129,11 @@ def finish(code):
     os._exit(code)
 
 
-def record_exception(error, trace, phase, final):
+def record_exception(error, trace, final):
     """Write an exception with its frames, outermost first, as an event; `final` says whether it ends the run."""
-    record.event(
-        protocol.Raised(
-            type(error).__name__,
-            redact.scrub(str(error)[:20000]),
-            [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(trace)],
-            module=type(error).__module__,
-            phase=phase,
-            final=final,
-            computing=instruments.computing(),
-        )
-    )
+    frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(trace)]
+    message = redact.scrub(str(error)[:20000])
+    record.event(protocol.Raised(type(error).__name__, message, frames, final, instruments.computing()))
 
 
 def _is_target(trainer):
@@ -137,58 +143,52 @@ def _is_target(trainer):
         return False
     if wanted.training is None:
         return True
-    return wanted.training == _training["number"] and wanted.trainer in (None, type(trainer).__name__)
-
-
-def _is_stage(trainer):
-    """Whether this is no training of the kind that is looked for: the script prepares something with it."""
-    return "trl.trainer.grpo_config" in sys.modules and not library_objects.is_grpo(type(trainer.args))
+    return wanted.training == _state.number and wanted.trainer in (None, type(trainer).__name__)
 
 
 def _go_on(trainer):
     """A watched training has come to its own end, and the script goes on: wait until the tool has looked at it."""
-    _training["active"] = None
+    _state.active = None
     _note_completion(trainer)
     heartbeat.expect("")
     if not ranks.several():  # another process of the run may be the one that trains next
         children.release()
-    path = os.path.join(record.trial(), protocol.GO_ON_FILE.format(_training["number"]))
+    path = os.path.join(children.state.folder, protocol.GO_ON_FILE.format(_state.number))
     while children.state.followed and not os.path.exists(path):
         time.sleep(_LOOK_SECONDS)
 
 
 def _note_completion(trainer):
     index = sources.object_index("args", trainer.args)
-    record.event(protocol.Completed(_training["number"], type(trainer).__name__, index))
+    record.event(protocol.Completed(_state.number, type(trainer).__name__, index))
 
 
 def _train(original, self, *args, **kwargs):
     """Answer ``Trainer.train``."""
-    if _training["active"] or _training["within"]:
+    if _state.active or _state.within:
         return original(self, *args, **kwargs)
-    _training["number"] += 1
+    _state.number += 1
     args, kwargs = resuming.begin_fresh(self, args, kwargs)
     if not _is_target(self):
-        _training["within"] = True  # a training of its own may start others
+        _state.within = True  # a training of its own may start others
         try:
             result = original(self, *args, **kwargs)
         finally:
-            _training["within"] = False
+            _state.within = False
         if record.folder() is not None:
             _note_completion(self)
         return result
-    _training["active"] = os.getpid()
-    stage = sources.state.targets.training is None and _is_stage(self)
+    _state.active = os.getpid()
+    stage = sources.state.targets.training is None and library_objects.only_prepares(type(self.args))
     watcher, args, kwargs = _watch(self, stage, args, kwargs)
     try:
         result = original(self, *args, **kwargs)
     except SystemExit as error:
-        record.event(protocol.Exited(error.code if isinstance(error.code, int) else 1))
         finish(error.code if isinstance(error.code, int) else 1)
     except BaseException as error:
         try:
             origin.refused(error)
-            record_exception(error, error.__traceback__, phase="training", final=True)
+            record_exception(error, error.__traceback__, final=True)
             traceback.print_exc()
         except Exception:  # the script has closed its output, or the disk is full: the run is over all the same
             pass
@@ -280,7 +280,7 @@ def _record_begin(trainer):
     heavy = [name for name in list(sys.modules) if name.split(".")[0] in HEAVY]
     record.event(
         protocol.TrainBegin(
-            number=_training["number"],
+            number=_state.number,
             pid=os.getpid(),
             parent=os.getppid(),
             first=record.first(),
@@ -292,7 +292,6 @@ def _record_begin(trainer):
             load=_model_index(trainer.model),
             world_size=getattr(trainer.args, "world_size", 1),
             trainer=type(trainer).__name__,
-            model=type(trainer.model).__name__,
             dtype=str(getattr(trainer.model, "dtype", "")).replace("torch.", ""),
             modules=heavy,
             simulated=_simulated(),
@@ -365,8 +364,8 @@ class _StepWatcher:
     def on_step_end(self, args, state, control, model=None, **kwargs):
         heartbeat.expect("")
         self.pending = {"step": state.global_step}
-        if _training["number"] > 1:
-            self.pending["training"] = _training["number"]
+        if _state.number > 1:
+            self.pending["training"] = _state.number
         if self.bad_since is None:
             name = model_placement.first_non_finite(model if model is not None else self.trainer.model)
             if name is not None:

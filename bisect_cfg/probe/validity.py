@@ -8,16 +8,18 @@ import warnings
 from . import library_objects, protocol, redact, side_effects, sources, values
 from .standard_library import _getframe, functools, os, re
 
+_reads = set()  # attributes of the object that is being built
+
 
 def build(item):
     """Build the configuration object of a `protocol.BuildRequest`; return a `protocol.BuildAnswer`."""
     warnings.simplefilter("ignore")
     sources.state.before = None
-    reads = set()
+    _reads.clear()
     try:
         cls = getattr(importlib.import_module(item.module), item.cls)
         defaults = library_objects.defaults_of(cls)
-        watched = _reading(cls, item.world_size, reads)
+        watched = _reading(cls, item.world_size)
         thing = watched.__new__(watched)
         for name, value in defaults.items():
             setattr(thing, name, value)
@@ -29,14 +31,14 @@ def build(item):
         library_objects.apply(thing, item.overrides, defaults)
         side_effects.silence(thing)
         thing.output_dir = os.devnull  # never created: resolving only checks
-        reads.clear()
+        _reads.clear()
         if hasattr(thing, "__post_init__"):
             with library_objects.unwatched(thing):  # our own hook would look at every field
                 thing.__post_init__()
         _check_groups(thing, item.world_size, sys.modules.get("trl.trainer.grpo_trainer"))
     except Exception as error:
-        return protocol.BuildAnswer(error=redact.scrub(f"{type(error).__name__}: {error}"), reads=sorted(reads))
-    looked_at = sorted(reads & set(defaults))  # by the library: from here on we look ourselves
+        return protocol.BuildAnswer(error=redact.scrub(f"{type(error).__name__}: {error}"), reads=sorted(_reads))
+    looked_at = sorted(_reads & set(defaults))  # by the library: from here on we look ourselves
     found = {name: values.encode(getattr(thing, name, None), name) for name in defaults}
     return protocol.BuildAnswer(found, reads=looked_at)
 
@@ -74,24 +76,18 @@ def _batch_of(constructor):
         return None
 
 
-_reading_classes = {}
+@functools.cache
+def _reading(cls, processes):
+    """A subclass of `cls`, as it is among so many processes, that notes in `_reads` which attributes are looked at."""
 
+    def __getattribute__(self, name):
+        _reads.add(name)
+        if name == "__dict__" and _getframe(1).f_globals.get("__name__") != "functools":  # its cached_property
+            _reads.update(library_objects.defaults_of(cls))  # by `vars`: every field at once
+        return super(watched, self).__getattribute__(name)
 
-def _reading(cls, processes, reads):
-    """A subclass of `cls`, as it is among so many processes, that notes in `reads` which attributes are looked at."""
-    key = cls, processes
-    if key not in _reading_classes:
-
-        def __getattribute__(self, name):
-            _reading_classes[key][1].add(name)
-            if name == "__dict__" and _getframe(1).f_globals.get("__name__") != "functools":  # its cached_property
-                _reading_classes[key][1].update(library_objects.defaults_of(cls))  # by `vars`: every field at once
-            return super(watched, self).__getattribute__(name)
-
-        own = {"__getattribute__": __getattribute__, "__module__": cls.__module__}
-        if processes > 1:
-            own["world_size"] = processes  # in place of the property: here is one process
-        watched = type(cls.__name__, (cls,), own)
-        _reading_classes[key] = [watched, reads]
-    _reading_classes[key][1] = reads
-    return _reading_classes[key][0]
+    own = {"__getattribute__": __getattribute__, "__module__": cls.__module__}
+    if processes > 1:
+        own["world_size"] = processes  # in place of the property: here is one process
+    watched = type(cls.__name__, (cls,), own)
+    return watched

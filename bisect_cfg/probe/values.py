@@ -10,7 +10,7 @@ script itself passed is taken.
 import enum
 
 from . import redact
-from .standard_library import hashlib, json, math, re
+from .standard_library import hashlib, json, re
 
 # Longer descriptions of opaque objects help nobody and fill the study.
 _OPAQUE_LENGTH = 200
@@ -142,9 +142,3 @@ def number(value):
         return float(value)
     except (TypeError, ValueError):
         return None
-
-
-def finite(value):
-    """Whether a metric is present and finite."""
-    result = number(value)
-    return result is not None and math.isfinite(result)

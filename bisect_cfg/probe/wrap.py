@@ -1,5 +1,6 @@
 """Functions of others with ours around them, and whose code a line of a stack is."""
 
+from .imports import when_imported
 from .standard_library import functools, os
 
 # Packages whose settings are under study: an object that they build themselves is theirs, not the user's ...
@@ -38,6 +39,25 @@ def around(owner, name, call):
         return call(original, *arguments, **keywords)
 
     setattr(owner, name, kind(wrapped) if kind else wrapped)
+
+
+def in_module(module, paths, call):
+    """Have ``call`` around functions of a module once it is imported; see `around`.
+
+    Args:
+        module: its name.
+        paths: of the functions in it, with blanks between: ``load safe_load``, ``Trainer.train``. No version has all.
+        call: what answers.
+    """
+
+    def wrap_all(found):
+        for path in paths.split():
+            *owners, name = path.split(".")
+            owner = functools.reduce(lambda one, part: getattr(one, part, None), owners, found)
+            if owner is not None:
+                around(owner, name, call)
+
+    when_imported(module, wrap_all)
 
 
 def is_library(module):

@@ -119,7 +119,7 @@ class ForkServer:
     def advance(self, fork_at: ForkPoint) -> None:
         """Let a server that waits after the imports run the script up to a fork point."""
         with self._lock, contextlib.suppress(OSError):  # `wait_until_ready` will tell
-            self._send(protocol.Advance(fork_at))
+            self._send(fork_at)
 
     def fork(self, run: Run, orders: TrialOrders) -> None:
         """Fork a first process of a run.

@@ -120,7 +120,7 @@ def _non_finite(events: Sequence[Event], done: int) -> Where:
     broken = next((row for row in events if isinstance(row, Update) and row.broken), None)
     operations = [row for row in events if isinstance(row, Operation) and (broken is None or row.step <= broken.step)]
     if not operations:
-        return _overflow(events, done) if broken is None else _update(broken, broken.broken[0], _breaks(broken))
+        return _overflow(events, done) if broken is None else _update(broken, broken.broken, _breaks(broken))
     first = next((row for row in operations if row.what == "nan"), operations[0])
     frames, operation = _frames(first.frames), _plain(first.operation)
     text = f"the first {'NaN' if first.what == 'nan' else 'infinity'} out of finite numbers"
@@ -135,12 +135,12 @@ def _non_finite(events: Sequence[Event], done: int) -> Where:
     where = _at(frames, step=first.step, module=first.module, operation=operation, text=text)
     if where.module or broken is None:
         return where
-    return replace(where, module=_module_of(broken.broken[0]), text=f"{text}; {_breaks(broken)}")
+    return replace(where, module=_module_of(broken.broken), text=f"{text}; {_breaks(broken)}")
 
 
 def _breaks(row: Update) -> str:
     others = row.broken_count - 1
-    return f"it breaks {row.broken[0]}" + (f" and {others} other weights" if others > 0 else "")
+    return f"it breaks {row.broken}" + (f" and {others} other weights" if others > 0 else "")
 
 
 def _overflow(events: Sequence[Event], done: int) -> Where:
@@ -185,9 +185,7 @@ def _silent(events: Sequence[Event]) -> Where:
 
 
 def _update(row: Update, parameter: str, text: str) -> Where:
-    """A step of the optimizer, and the operation in it that moved a weight furthest."""
-    operation = f"{row.optimizer}.step" + (f": {_plain(row.operation)}" if row.operation else "")
-    return _at(_frames(row.frames), step=row.step, module=_module_of(parameter), operation=operation, text=text)
+    return Where(row.step, _module_of(parameter), f"{row.optimizer}.step", text=text)
 
 
 # ----------------------------------------------------------------------------------------------------- native frames

@@ -89,9 +89,9 @@ class Factors:
     @property
     def targets(self) -> Targets:
         """Which objects the probe is to change, and which of them owns a shared name."""
-        indices = {kind: other.index for kind, other in self.capture.others.items() if kind not in OWN}
+        beside = {kind: other.index for kind, other in self.capture.others.items() if kind not in OWN}
         training, via = self.capture.training, {Name.of(factor.name).full: factor.kind for factor in self.varied}
-        return Targets(training.number, training.trainer or None, self.capture.args.index, **indices, via=via)
+        return Targets(training.number, training.trainer or None, {"args": self.capture.args.index, **beside}, via)
 
     def overrides(self, configuration: Configuration) -> Row:
         """What is to be changed in the user's own run for this configuration, by full name.

@@ -36,7 +36,8 @@ def test_all_save_after_the_same_steps(first_comes_first, intake, before, fails_
         done[trainer.args.process_index].append(trainer.state.global_step)
 
     with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(
-        checkpoints, _save=save, record=SimpleNamespace(trial=lambda: folder, event=events.append, private=None),
+        checkpoints, _save=save, record=SimpleNamespace(event=events.append, private=None),
+        children=SimpleNamespace(state=SimpleNamespace(folder=folder)),
         origin=SimpleNamespace(intake_of=lambda trainer: intake), time=SimpleNamespace(monotonic=lambda: now[0]),
     ):  # fmt: skip
         both = []

@@ -427,6 +427,22 @@ def test_the_keys_of_a_file_that_is_read_as_text_are_found(tool, load):
     assert not any("answer" in name for name in result["not_varied"])
 
 
+@pytest.mark.parametrize("load", ["yaml.safe_load(open(path))", "omegaconf.OmegaConf.load(path)"])
+def test_of_many_files_the_first_eight_are_settings(tool, load):
+    """Whatever else a script loads is data."""
+    lines = f"""
+    import omegaconf, types, yaml
+    found = [{load} for path in [f"{{number}}.yaml" for number in range(9)]]
+    given = types.SimpleNamespace(lr=3e-4)
+    """
+    script(tool.folder, lines + TRAINS.format("args.temperature < 1"))
+    for number in range(9):
+        (tool.folder / f"{number}.yaml").write_text(f"key_{number}: 1.5\n")
+    found, result = causes(tool)
+    assert found == [["temperature"]]
+    assert {name for name in result["not_varied"] if "key" in name} == {f"script.key_{number}" for number in range(8)}
+
+
 def test_a_key_that_is_handed_on_and_read_elsewhere_too_is_one_setting(tool):
     """Its good side is the library's, in both places."""
     script(

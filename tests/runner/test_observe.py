@@ -57,7 +57,7 @@ DEAD = [row(step, frac_reward_zero_std=1.0, grad_norm=0.0) for step in range(1, 
 
 
 def raised(message: str = "boom", kind: str = "RuntimeError", where: str = "step") -> Raised:
-    return Raised(kind, message, [("/x/train.py", 3, where)], phase="training")
+    return Raised(kind, message, [("/x/train.py", 3, where)])
 
 
 Seen = Callable[..., Run]

@@ -51,7 +51,7 @@ def operation(name: str, what: str, step: int = 1, **more: Any) -> Operation:
 
 
 def update(step: int = 1, broken: tuple[str, ...] = (), **more: Any) -> Update:
-    return Update(step, "AdamW", broken=list(broken[:1]), broken_count=len(broken), **more)
+    return Update(step, "AdamW", broken="".join(broken[:1]), broken_count=len(broken), **more)
 
 
 ADAM = "torch/optim/adam.py:547 in adam"
@@ -63,7 +63,7 @@ OPERATIONS = [
     operation("mm", "nan", step=2),
 ]
 UPDATES = [update(1, parameter="a.weight", relative=0.2), update(3, parameter="a.weight", relative=0.1)]
-FURTHEST = update(2, parameter="b.weight", relative=3.1, operation="aten.addcdiv_.default", frames=FRAMES)
+FURTHEST = update(2, parameter="b.weight", relative=3.1)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ FURTHEST = update(2, parameter="b.weight", relative=3.1, operation="aten.addcdiv
         ("exception", [update(step=3), EXCEPTION], 3, "model.layers.0 (Layer)", "_generate",
          "trl/x.py:4 in _generate", "RuntimeError"),  # after its update, before its end
         # The update that moves furthest.
-        ("collapse", [*UPDATES, FURTHEST], 2, "b", "AdamW.step: addcdiv_", ADAM, "310%"),
+        ("collapse", [*UPDATES, FURTHEST], 2, "b", "AdamW.step", "", "310%"),
         ("collapse", UPDATES, 1, "a", "AdamW.step", "", "20%"),
     ],
 )  # fmt: skip

@@ -253,10 +253,6 @@ WAYS = {
         "args = GRPOConfig({})\nargs.set_optimizer(name='sgd', weight_decay=0.1, learning_rate=2e-3)",
         {"optim": ("adamw_torch_fused", "sgd"), "weight_decay": (0.0, 0.1), "learning_rate": (1e-6, 2e-3)},
     ),
-    "a copy": (
-        "import copy\nargs = copy.deepcopy(GRPOConfig({}, delta=2.0))\nargs.epsilon = 0.3",
-        {"delta": (None, 2.0), "epsilon": (0.2, 0.3)},
-    ),
     "a replaced copy": (
         "import dataclasses\nargs = dataclasses.replace(GRPOConfig({}, delta=2.0), epsilon=0.3, "
         "generation_batch_size=None)",
