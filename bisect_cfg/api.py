@@ -34,13 +34,14 @@ from bisect_cfg.store.state import STATE_FILE
 from bisect_cfg.store.storage import cannot_open, open_storage
 from bisect_cfg.study.story import bisect as tell_story
 from bisect_cfg.study.told_in_log import steps_reached
-from bisect_cfg.targets.command import CommandTarget, find_target, is_any_command
+from bisect_cfg.targets.command import find_target, is_any_command
 from bisect_cfg.targets.good import parse_assignment, parse_pins, read_good
 from bisect_cfg.targets.interpreters import runs_code
 from bisect_cfg.targets.launchers import behind_env, is_launcher, starts_others
 from bisect_cfg.targets.packages import installed_by, read_packages
-from bisect_cfg.targets.script import Script, find_script, interpreter
+from bisect_cfg.targets.script import find_script, interpreter
 from bisect_cfg.targets.suggestions import check_name
+from bisect_cfg.targets.target import Target
 
 if TYPE_CHECKING:
     from bisect_cfg.report.events import Wanted
@@ -114,7 +115,7 @@ def run(target: str, arguments: Sequence[str], options: Options, listener: Liste
     return found, answer
 
 
-def found_target(target: str, arguments: Sequence[str], options: Options) -> Script | CommandTarget:
+def found_target(target: str, arguments: Sequence[str], options: Options) -> Target:
     """What the target is: a training script that is watched, or any command whose places are filled in.
 
     Raises:
@@ -140,7 +141,7 @@ def found_target(target: str, arguments: Sequence[str], options: Options) -> Scr
         return find_script(target, arguments, python=options.python)  # the good side may be one of what it starts
 
 
-def _check(options: Options, target: Script | CommandTarget) -> None:
+def _check(options: Options, target: Target) -> None:
     """See what can be known to be wrong before anything runs; names of settings the first run shows (`targets.good`).
 
     Raises:
@@ -152,7 +153,7 @@ def _check(options: Options, target: Script | CommandTarget) -> None:
             f"--only and --exclude both name {', '.join(both)}.",
             "A setting is either varied or left as the script has it.",
         )
-    if isinstance(target, CommandTarget):
+    if not target.probed:
         for name, row in (("from_checkpoint", options.from_checkpoint), ("isolate_data", options.isolate_data)):
             if row:
                 raise InputError(f"{OPTIONS[name].flag} is for training scripts, not for any command.", "Leave it out.")
@@ -175,11 +176,10 @@ def _check(options: Options, target: Script | CommandTarget) -> None:
 
 
 @contextlib.contextmanager
-def _set(target: Script | CommandTarget) -> Iterator[None]:
+def _set(target: Target) -> Iterator[None]:
     """With a script's variables set for us and what we start, as a shell does for ``NAME=VALUE command``."""
-    variables = {} if isinstance(target, CommandTarget) else target.variables
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    before = {name: os.environ.get(name) for name in target.variables}
+    os.environ.update(target.variables)
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from bisect_cfg.study.story import OF_SCRIPTS
+from bisect_cfg.study.story import PHASES
 
 PICTURE = Path(__file__).with_name("map.svg")
 WIDTH, HEIGHT, BOX_HEIGHT, GAP, MARGIN = 1000, 430, 62, 14, 20
@@ -74,7 +74,7 @@ def drawn(row: Row) -> str:
 
 def picture() -> str:
     """The whole map as SVG, which fetches nothing."""
-    phases = tuple(FINDS[phase.__name__] for phase in OF_SCRIPTS)
+    phases = tuple(FINDS[phase.__name__] for phase in PHASES)
     rows = (
         Row("A bisection: the phases of study/story.py", phases, 50, "#dbeafe", True),
         Row("One trial, again and again, in each of these phases", TRIAL, 180, "#dcfce7", True),

@@ -84,7 +84,7 @@ def options() -> ModuleType:
 
 def test_the_map_shows_the_phases_that_there_are():
     drawn = program("map")
-    assert list(drawn.FINDS) == [phase.__name__ for phase in drawn.OF_SCRIPTS]
+    assert list(drawn.FINDS) == [phase.__name__ for phase in drawn.PHASES]
     assert drawn.PICTURE.read_text("utf-8") == drawn.picture(), "python docs/map.py draws it anew"
 
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -202,7 +202,8 @@ def _inspected(words: Sequence[str], python: str | None) -> Inspection:
     launcher = "python" if script or Path(first).name.startswith("python") else Path(first).name
     if not script and launcher == "python" and any("torch.distributed" in word for word in words):
         launcher = "torchrun"
-    return _run(script or [str(shutil.which(first)), *words[1:]], launcher)
+    command = [str(shutil.which(first)), *words[1:]]
+    return _run(lambda folder: script.written_in(folder).command if script else command, launcher)
 
 
 def configuration_of(script: Script) -> JsonObject:
@@ -211,7 +212,7 @@ def configuration_of(script: Script) -> JsonObject:
     Raises:
         InputError: it does not come that far.
     """
-    inspection = _run(script, script.launcher)
+    inspection = _run(lambda folder: script.written_in(folder).command, script.launcher)
     found = next((rank for rank in inspection.ranks if rank.settings is not None), None)
     if found is not None and found.failure is None:
         own = {f"{space}.{name}": value for space in ("script", "env") for name, value in found.own.items()}
@@ -223,15 +224,15 @@ def configuration_of(script: Script) -> JsonObject:
     )
 
 
-def _run(target: Script | list[str], launcher: str) -> Inspection:
-    """What a script, or a whole command, shows on its way to its training."""
+def _run(command_in: Callable[[Path], list[str]], launcher: str) -> Inspection:
+    """What a command, which may have files in a folder, shows on its way to its training."""
     base = os.getcwd() if launcher in SEVERAL_MACHINES and os.access(".", os.W_OK) else None
     with (
         tempfile.TemporaryDirectory(prefix=".bisect-cfg-doctor-", dir=base, ignore_cleanup_errors=True) as name,
         contextlib.closing(Supervisor()) as supervisor,
     ):
         folder = Path(name)
-        command = target.written_in(folder).command if isinstance(target, Script) else target
+        command = command_in(folder)
         path = folder / protocol.ORDERS_FILE
         environment, restore = probe_environment(os.environ, path)
         write_json(path, protocol.to_json(protocol.Inspect(restore, name, launcher != "python")))

@@ -47,10 +47,8 @@ from bisect_cfg.runner.where import Place
 from bisect_cfg.store import causes as found_causes
 from bisect_cfg.store.causes import RETURNED_FALSE, Report, TrialRow, wilson
 from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.launch_settings import PROCESSES
 from bisect_cfg.targets.pinned import pinned_by_name
-from bisect_cfg.targets.script import by_hand
 
 OF_THE_ENVIRONMENT = ("packages", "gpu", "cuda", "cublas")
 """Conditions of a known issue that make it a problem of the environment, whatever setting triggers it."""
@@ -235,24 +233,15 @@ def _cause(found: Findings, cause: found_causes.Cause) -> Cause:
     located = found.place is not None and found.place.same_failure
     text = scrub(sentence(shown, step, placed=not located)) + _counted_otherwise(found, proof.trials)
     more: JsonObject = {}
-    if isinstance(found.script, CommandTarget):
-        more["command"], more["config"] = _failing_command(found.script, proof.subset or cause.parameters)
+    subset = frozenset(proof.subset or cause.parameters)
+    again = found.script.by_hand(configuration_of(subset, found.settings.good, found.settings.bad))
+    if again is not None:
+        more = {"command": again.line, "config": again.file and ConfigFile(*again.file)}
     return cause_of(cause, text, step, watched=_watched(found, cause), **more)
 
 
 def _where(place: Place) -> Where:
     return Where(place.same_failure, place.folder, round(place.seconds, 2), place.note, **asdict(place.where))
-
-
-def _failing_command(target: CommandTarget, subset: Iterable[str]) -> tuple[str, ConfigFile | None]:
-    """The whole command with only these settings bad, and the configuration file that it names."""
-    configuration = configuration_of(frozenset(subset), target.factors.good, target.factors.bad)
-    name, config = f"config.{target.template.config_format}", target.config(configuration)
-    env: list[str] = []
-    for variable, value in target.variables(configuration).items():
-        env += ["-u", variable] if value is None else [f"{variable}={value}"]
-    command = by_hand([*(["env", *env] if env else []), *target.words(configuration, name, "FOLDER")])
-    return command, None if config is None else ConfigFile(name, scrub(config))
 
 
 def _unvaried(found: Findings) -> dict[str, Levels]:

@@ -20,9 +20,8 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.where import Place
 from bisect_cfg.store.causes import Report
-from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
-from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.target import Target
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Findings:
     """
 
     folder: Path
-    script: Script | CommandTarget
+    script: Target
     status: Status = Status.INCONCLUSIVE
     settings: Factors | None = None
     bad_run: Run | None = None

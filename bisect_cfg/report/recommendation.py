@@ -17,7 +17,6 @@ from bisect_cfg.rewrite.edits import edits_for
 from bisect_cfg.rewrite.recommended import Change, Unplaced
 from bisect_cfg.rewrite.safe_config import TITLE, diff_of_values, safe_config
 from bisect_cfg.store.causes import Cause, Claim
-from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.packages import PACKAGE
 
 Changes = dict[str, Change]
@@ -56,7 +55,7 @@ def recommendation_of(found: Findings, issue: KnownIssue | None = None) -> Recom
     tried = known["verified"] and all(name.startswith(PACKAGE) for name in known["changes"])  # what would come first
     known["first"] = "" if tried else first_of_all(found.report.causes, issue)
     known["configuration"] = {**found.settings.bad, **best.changes}
-    if isinstance(found.script, CommandTarget):
+    if not found.settings.seen:
         ran = [found.details[number]["observation"]["steps"] for number in (best.passed if found.horizon else ())]
         known["steps"] = min(ran, default=None)
         return Recommendation(**known, **_places(found, known["changes"]))
@@ -126,7 +125,7 @@ def _remedy(found: Findings, remedy: FoundRemedy) -> JsonObject:
         "verified": remedy.status is RemedyStatus.VERIFIED,
         "status": UNTRIED if untried else remedy.status,
         "evidence": Claim(None, runs, runs, remedy.passed),
-        "steps": remedy.steps if found.horizon or not isinstance(found.script, CommandTarget) else None,
+        "steps": remedy.steps if found.horizon or settings.seen else None,
         "failure_rate_at_most": None if remedy.bound is None else round(remedy.bound, 4),
         "ranges": {one.name: _range(one) for one in remedy.ranges},
         "why": remedy.proposal.why,
@@ -188,7 +187,7 @@ def _places(found: Findings, changes: Changes) -> JsonObject:
     """The fields of `Recommendation` that say where to make the changes in the user's files and command."""
     edits = edits_for(found.places, changes)
     diff = edits.diff
-    if not isinstance(found.script, CommandTarget) and (edits.unplaced or not diff):
+    if found.settings.seen and (edits.unplaced or not diff):
         diff = diff_of_values(found.settings, changes)
     missing = tuple(Unplaced(one.setting, scrub(one.why), scrub(one.add)) for one in edits.unplaced)
     return {

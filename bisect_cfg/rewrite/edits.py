@@ -35,7 +35,7 @@ from bisect_cfg.rewrite.spans import GONE, Change, Piece, Place, Span, spans_of,
 from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.launch_settings import PROCESSES
-from bisect_cfg.targets.script import by_hand
+from bisect_cfg.targets.target import shell_line
 
 SHOWN_PLACES = 3
 """So many places of a setting that is given in several are named."""
@@ -154,7 +154,7 @@ def edits_of(places: Places, changes: Sequence[Change]) -> Edits:
     flags = draft.words.spans()
     spans = {**({None: flags} if flags else {}), **{path: draft.spans[path] for path in sorted(draft.spans)}}
     found = Edits(spans, tuple(one for one in missing if one is not None), draft.texts)
-    return replace(found, command=by_hand(shlex.split(found.after(None)))) if flags else found
+    return replace(found, command=shell_line(shlex.split(found.after(None)))) if flags else found
 
 
 class _Draft:
@@ -300,7 +300,7 @@ def _of_command(target: CommandTarget, changes: Changes) -> Edits:
         {None: spans} if spans else {},
         tuple(_unplaced(target, name, safe) for name in other),
         {None: shlex.join(words)},
-        by_hand(target.words(safe, config, "FOLDER")),
+        shell_line(target.words(safe, config, "FOLDER")),
         "".join(difflib.unified_diff(before, after, "your configuration", "safe")),
     )
 

@@ -15,6 +15,7 @@ from bisect_cfg.rewrite import data
 from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.target import Target
 
 YAML = (".yaml", ".yml")
 DATA = (*YAML, ".json", ".toml")
@@ -59,7 +60,7 @@ class Places:
     command: CommandTarget | None = None
 
 
-def places_of(target: Script | CommandTarget, settings: Factors, bad_run: Any) -> Places:
+def places_of(target: Target, settings: Factors, bad_run: Any) -> Places:
     """Where the settings of a target are written.
 
     Args:
@@ -67,7 +68,7 @@ def places_of(target: Script | CommandTarget, settings: Factors, bad_run: Any) -
         settings: its factors.
         bad_run: the run of the user's own command (`bisect_cfg.runner.runs.Run`), which tells what it opened.
     """
-    if isinstance(target, CommandTarget):
+    if not settings.seen:
         return Places(command=target, settings=settings)
     args, traces = settings.capture.args, bad_run.traces
     script = target.path.absolute()

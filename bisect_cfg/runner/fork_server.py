@@ -37,7 +37,7 @@ from bisect_cfg.runner.supervisor_process import SERVER_SOCKET
 from bisect_cfg.targets.captured import Capture
 from bisect_cfg.targets.launch_settings import ACCELERATE, shares_out
 from bisect_cfg.targets.launchers import accelerate_launch
-from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.target import Target
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -210,7 +210,7 @@ class Starts:
     """The start that trials take, and its server. Thread-safe.
 
     Args:
-        script, supervisor: what is started, and what starts it.
+        target, supervisor: what is started, and what starts it.
         folder: of the study.
         interrupted: set to stop waiting for the server.
         environment: packages to run with; None for the user's own.
@@ -226,7 +226,7 @@ class Starts:
 
     def __init__(
         self,
-        script: Script,
+        target: Target,
         folder: Path,
         supervisor: Supervisor,
         interrupted: threading.Event,
@@ -236,7 +236,7 @@ class Starts:
         self.start = COLD
         self.learn(None)
         self.folder = folder / ("server" if environment is None else f"server-{environment.folder.name}")
-        self._script, self._supervisor, self._interrupted = script, supervisor, interrupted
+        self.target, self._supervisor, self._interrupted = target, supervisor, interrupted
         self._server: ForkServer | None = None
         self._stands_at = COLD  # the start that the server is of; COLD: there is none
         self._lock = threading.RLock()
@@ -244,8 +244,8 @@ class Starts:
     def under(self, environment: Environment) -> Starts:
         """The same in an environment with other packages, at a colder start if this one is unsound there."""
         launched = self.launched and replace(self.launched, words=(environment.python, *self.launched.words[1:]))
-        script = self._script.under(environment.python)
-        starts = Starts(script, self.folder.parent, self._supervisor, self._interrupted, environment)
+        target = self.target.under(environment.python)
+        starts = Starts(target, self.folder.parent, self._supervisor, self._interrupted, environment)
         starts.learn(self.capture, self.seconds, launched)
         colder = tuple(STARTS)[tuple(STARTS).index(self.start) :]
         next(start for start in colder if starts.start_at(start) is None)
@@ -311,7 +311,7 @@ class Starts:
 
     def cold(self, request: TrialOrders, port: int) -> tuple[list[str], dict[str, str]]:
         """The command of a cold trial whose processes meet at the port, and additional environment variables."""
-        script, launched, logs = self._script, self.launched, Path(request.folder) / "launcher"
+        script, launched, logs = self.target, self.launched, Path(request.folder) / "launcher"
         processes = request.processes or (1 if launched is None else launched.typed)
         launch = None
         if request.launcher == ACCELERATE:
@@ -378,12 +378,12 @@ class Starts:
     def _new_server(self) -> ForkServer:
         make_folder(self.folder)
         modules = () if self.capture is None else imports_ahead(self.capture)
-        launched, command, shared = self.launched, self._script.command, {}
+        launched, command, shared = self.launched, self.target.command, {}
         if launched is not None:
             command, shared = launched.words, launched.shared
         elif self.capture is not None and self.capture.started:  # the script is not run, but these libraries train
-            python = self.capture.environment.get("executable") or self._script.python
-            command = [str(python), str(self._script.runs), *self._script.arguments]
+            python = self.capture.environment.get("executable") or self.target.python
+            command = [str(python), str(self.target.runs), *self.target.arguments]
         environment = {**os.environ, **shared, **self.variables}
         return ForkServer(command, environment, modules, self.folder, self._supervisor)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from bisect_cfg.common.cells import with_cells
 from bisect_cfg.common.configuration import Purpose, Value
 from bisect_cfg.common.json_files import JsonObject, write_json
 from bisect_cfg.errors import InputError
@@ -17,8 +18,8 @@ from bisect_cfg.runner.hang import Place
 from bisect_cfg.runner.observe import observe, observe_command
 from bisect_cfg.runner.ranks import ranks_of
 from bisect_cfg.runner.starts import COLD
-from bisect_cfg.runner.traces import Traces
-from bisect_cfg.runner.verdict import Observation, Standard, Verdict, judge
+from bisect_cfg.runner.traces import Traces, tail_of_log, unprinted
+from bisect_cfg.runner.verdict import CANNOT_RUN, SKIPPED, Observation, Standard, Verdict, judge
 from bisect_cfg.runner.watch import Ending
 from bisect_cfg.store.interface import TrialResult
 
@@ -26,6 +27,9 @@ ENDING_FILE = "ending.json"
 
 SHOWN = ("reward", "loss", "grad_norm")
 """The metrics of which Optuna is shown the first that a run has: what it is made for, then what every trainer logs."""
+
+LINES_SHOWN = 8
+"""Of the log of a run that never came to train."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,17 @@ class Run:
         return judge(self.seen, self.traces.as_metrics, standard)
 
     @property
+    def steps_shown(self) -> int:
+        """Steps after which it fails by itself. A command that printed no metrics before it failed may print some where
+        it does not."""
+        return self.shown.step if self.seen.counted else 1
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it could not be run, or says that it cannot be judged."""
+        return self.seen.died is not None and self.seen.died.kind in (CANNOT_RUN, SKIPPED)
+
+    @property
     def failing(self) -> tuple[Path, Traces]:
         """Folder and traces of the process that its outcome is about."""
         for rank in ranks_of(self.traces):
@@ -80,6 +95,15 @@ class Run:
         rows = self.traces.metrics.rows
         name = next((name for name in SHOWN if any(is_value(row.get(name)) for row in rows)), None)
         return {} if name is None else {row["step"]: float(row[name]) for row in rows if is_value(row.get(name))}
+
+
+def last_lines(run: Run) -> str:
+    """How a run ended that shows nothing: the last lines of its log."""
+    path = run.folder / "log.txt"
+    tail = tail_of_log(path, LINES_SHOWN)
+    lines = unprinted(run.traces, "\n".join(tail))[-LINES_SHOWN:] or tail
+    text = "\n".join("    " + line for line in lines)
+    return f"Its last lines ({path}):\n{with_cells(text)}" if text else "It printed nothing."
 
 
 def is_value(value: Value) -> bool:

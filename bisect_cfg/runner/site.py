@@ -1,64 +1,122 @@
-"""A site: this machine's part in a study. It starts the process of a plan, stays with it and says what came of it."""
+"""A site: this machine's part in a study. It starts the process of a plan, stays with it and says what came of it.
+
+A trial is a prefix of the user's real run, in processes and in a folder of its own (``trials/N``: ``log.txt``,
+``metrics.jsonl``, ``configuration.json``, ``command.sh``, ``result.json``, ``output``; with a probe ``events.jsonl``
+and ``stacks.txt``). How a process with a probe comes to be is the affair of `fork_server`, and what its probe is told
+that of `orders`. Without one it is started as it stands: a run shows its exit status, its output, and the metric rows
+in the output, where the command prints some in a known form.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import math
 import os
 import queue
-import shlex
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.common.failures.health import Row
-from bisect_cfg.common.json_files import make_folder, write_json, write_text
-from bisect_cfg.probe.protocol import Encoded
-from bisect_cfg.runner.environments import Environment, Environments
+from bisect_cfg.common.json_files import make_folder, private, write_json
+from bisect_cfg.errors import InputError
+from bisect_cfg.probe.protocol import METRICS_FILE, Opened
+from bisect_cfg.probe.redact import know_command
+from bisect_cfg.runner.clean import clean_folder
+from bisect_cfg.runner.environments import CannotBuild, Environment, Environments
+from bisect_cfg.runner.fork_server import ServersByEnvironment, Starts
+from bisect_cfg.runner.hang import (
+    FIRST_STEP_SECONDS,
+    HANG_SECONDS,
+    HANG_TIMES,
+    IN_TRAINING,
+    UNKNOWN_SECONDS,
+    Patience,
+)
+from bisect_cfg.runner.orders import orders_of, variables_from_start, write_by_hand, write_cold_orders
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import ENDING_FILE, Pauses, Run, load_run
 from bisect_cfg.runner.starts import COLD
+from bisect_cfg.runner.supervisor import Run as Process
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.traces import Traces
-from bisect_cfg.runner.watch import Ending
+from bisect_cfg.runner.training import Training
+from bisect_cfg.runner.validity_cache import ConfigChecks
+from bisect_cfg.runner.watch import Ending, watch
+from bisect_cfg.store.inputs import Inputs
+from bisect_cfg.targets.target import Target
 
 COLD_SAME, COLD_OTHER = "same", "other"
 """What a cold run shows that repeats a warm one: the same failure, or something else."""
+
+LOST_TIMES = 2
+"""A run whose fork server went away, or does not come up, says nothing; it is repeated so many times, and then started
+cold: what takes its server down each time cannot harm it there."""
+
+SILENCE_SECONDS = 600.0
+"""Without --trial-timeout a run without a probe may be silent for so long, or `HANG_TIMES` times as long as any that
+passed; before one has passed, for as long as it likes: nothing is known of it."""
 
 Progress = Callable[[int | str, Sequence[Row], int | None], None]
 """Called with trial number, metric rows so far and horizon while a trial runs."""
 
 
-def inside(namespace: str, overrides: Mapping[str, Encoded]) -> dict[str, Encoded]:
-    """The overrides of one namespace, by the rest of their names."""
-    return {name.removeprefix(namespace): v for name, v in overrides.items() if name.startswith(namespace)}
+@dataclass(frozen=True)
+class _Attempt:
+    """One attempt at a run: how its process starts, its folder with the traces, the device that it alone has."""
+
+    plan: Plan
+    start: str
+    starts: Starts
+    folder: Path
+    traces: Traces
+    device: str | None
 
 
-class Site(ABC):
-    """Runs plans on this machine. Thread-safe: parallel trials call it from a thread each.
+class Site:
+    """Runs plans of one target on this machine. Thread-safe: parallel trials call it from a thread each.
 
     Args:
+        target: what is run.
         folder: the study folder.
         timeout: seconds of silence that are called a hang; None: the site tells by the runs so far.
+        jobs: how many run at once.
         devices: values of CUDA_VISIBLE_DEVICES, one for each parallel trial; empty: all trials see what we see.
         on_progress: see `Progress`.
-        watched: whether a probe watches what is started.
 
     Attributes:
+        inputs: what the runs read, compared around each of them; None: nothing is.
         environments: builds the environments of trials with packages of their own; None: no trial has any.
+        starts: how processes with a probe come to be.
+        checks: which configurations can be built.
     """
 
     def __init__(
-        self, folder: Path, timeout: float | None, devices: Sequence[str], on_progress: Progress, *, watched: bool
+        self,
+        target: Target,
+        folder: Path,
+        *,
+        timeout: float | None = None,
+        jobs: int = 1,
+        devices: Sequence[str] = (),
+        on_progress: Progress = lambda *told: None,
     ) -> None:
-        self.folder = folder
+        self.target, self.folder = target, folder
+        self.inputs: Inputs | None = None
         self.environments: Environments | None = None
-        self._timeout, self._on_progress = timeout, on_progress
-        self._supervisor = Supervisor(watched)
-        self._pauses = Pauses.of(folder)
+        self._timeout, self._jobs, self._on_progress = timeout, jobs, on_progress
+        know_command([str(target.path) if target.probed else "", *target.command])
+        self._supervisor = Supervisor(target.probed)
         self._interrupted = threading.Event()
+        self.starts = Starts(target, folder, self._supervisor, self._interrupted)
+        self._servers = ServersByEnvironment(self.starts)
+        self.checks = ConfigChecks(folder / "validity.json", self.starts.resolve)
+        self._pauses = Pauses.of(folder)
+        self._also_cold: set[str] = set()  # signatures of other failures that a cold start shows as well
         self._unneeded: set[int | str] = set()
         self._devices: queue.SimpleQueue[str] | None = queue.SimpleQueue() if devices else None
         for device in devices:
@@ -67,18 +125,40 @@ class Site(ABC):
     @property
     def start(self) -> str:
         """How trials start now."""
-        return COLD
+        return self.starts.start
 
     # ------------------------------------------------------------------------------------------------------ running
 
-    @abstractmethod
     def run(self, plan: Plan) -> Run:
         """Do what a plan says, to the end.
 
         Raises:
             KeyboardInterrupt: it was interrupted.
             CannotBuild: its packages cannot be installed together.
+            InputsChanged: what the trials read is not what it was; this run does not count.
         """
+        if self.inputs is not None:
+            self.inputs.check()
+        checkpoint = None if plan.origin is None else plan.origin.checkpoint
+        if checkpoint is not None and not os.path.isdir(checkpoint):
+            raise InputError(
+                f"The trials of this study begin at {checkpoint}, which is no more.",
+                "Begin a new study with --restart, or name a checkpoint with --from-checkpoint.",
+            )
+        with self._device() as device, self._servers.at(self._environment(plan)) as starts:
+            for times in range(LOST_TIMES + 1):
+                cold = times == LOST_TIMES or bool(variables_from_start(plan, self.starts.capture))
+                # Another thread may settle on a colder start while this one waits.
+                start = COLD if cold else plan.start or starts.start
+                folder = self._new_folder(plan.name)
+                traces = Traces(folder, printed=not self.target.probed)
+                attempt = _Attempt(plan, start, starts, folder, traces, device)
+                ending = self._follow(attempt)
+                if ending is not None:
+                    return self._kept(attempt, ending)
+                if self._interrupted.is_set():
+                    raise KeyboardInterrupt
+        raise AssertionError("a cold start has no server to lose")
 
     def sure(self, plan: Plan) -> tuple[Run, str]:
         """As `run`. Another failure than the one under study may come from a warm start: it is repeated cold, in the
@@ -87,7 +167,23 @@ class Site(ABC):
         Returns:
             The run that counts, and what the cold one showed (`COLD_SAME`, `COLD_OTHER`); "" if there was none.
         """
-        return self.run(plan), ""
+        run = self.run(plan)
+        verdict = run.judged(plan.standard)
+        other, signature = verdict.outcome is Outcome.UNRESOLVED and not run.seen.invalid, str(verdict.signature)
+        if not other or self.start == COLD or signature in self._also_cold:
+            return run, ""
+        cold = self.run(replace(plan, name=f"{plan.name}-cold", start=COLD))
+        same = str(cold.judged(plan.standard).signature) == signature
+        self.see_cold(signature, COLD_SAME if same else COLD_OTHER)
+        return (run, COLD_SAME) if same else (cold, COLD_OTHER)
+
+    def see_cold(self, signature: str, check: str) -> None:
+        """Take in what a cold run has shown after a warm one with this signature. Where it showed something else, warm
+        runs do not show what the user's command shows: later trials start cold."""
+        if check == COLD_SAME:
+            self._also_cold.add(signature)
+        elif self.start != COLD:
+            self.starts.start_at(COLD)
 
     def load(self, name: int | str) -> Run | None:
         """A run that came to its end, read back from its folder; None if there is none."""
@@ -117,12 +213,13 @@ class Site(ABC):
     def close(self) -> None:
         """End everything that was started; nothing of the study runs afterwards."""
         self._interrupted.set()  # a thread that still waits for a trial starts no other
+        self.checks.save()
+        self._servers.close()
+        self.starts.close()
         self._supervisor.close()
+        clean_folder(self.starts.folder)
 
-    # ------------------------------------------------------------------------------------------- what all runs need
-
-    def _has_shown(self, plan: Plan, traces: Traces) -> bool:
-        return plan.name in self._unneeded or plan.has_shown(traces)
+    # ------------------------------------------------------------------------------------------- where it runs
 
     @contextlib.contextmanager
     def _device(self) -> Iterator[str | None]:
@@ -138,7 +235,13 @@ class Site(ABC):
 
     def _environment(self, plan: Plan) -> Environment | None:
         """Where a run finds its packages; None for the user's environment."""
-        return None if plan.requirements is None else self.environments.of(plan.requirements)
+        if plan.requirements is None:
+            return None
+        environment = self.environments.of(plan.requirements)
+        program = self.target.under(environment.python).command[0]
+        if os.path.isabs(program) and not os.path.exists(program):
+            raise CannotBuild(f"none of these packages has a program {os.path.basename(program)}")
+        return environment
 
     def _new_folder(self, name: int | str) -> Path:
         folder = self.folder / "trials" / str(name)
@@ -146,15 +249,79 @@ class Site(ABC):
             aside = (folder.with_name(f"{name}.interrupted-{i}") for i in itertools.count(1))
             folder.rename(next(path for path in aside if not path.exists()))
         make_folder(folder)
-        return folder
+        return folder.absolute()
 
-    @staticmethod
-    def _write_by_hand(folder: Path, *lines: str) -> None:
-        """Write the shell commands that repeat a trial by hand."""
-        head = ("#!/bin/sh", "# Repeats this trial by hand, with everything printed here.")
-        write_text(folder / "command.sh", "\n".join([*head, f"cd {shlex.quote(os.getcwd())} || exit", *lines, ""]))
+    # ------------------------------------------------------------------------------------------ from start to end
 
-    def _write_ending(self, folder: Path, ending: Ending, **more: object) -> None:
-        """Write how a run ended: from now on it counts."""
-        write_json(folder / ENDING_FILE, {**asdict(ending), **more})
-        self._pauses.add(ending, more["steps"])
+    def _follow(self, attempt: _Attempt) -> Ending | None:
+        """Start a run and stay with it to its end; None if its fork server went away, so that it says nothing."""
+        plan, traces = attempt.plan, attempt.traces
+        child = self._started(attempt)
+        if child is None:
+            return None
+        ending = watch(
+            Training(child, traces) if self.target.probed else child,
+            traces,
+            plan.patience or self._patience(plan),
+            enough=lambda traces: self._has_shown(plan, traces),
+            progress=lambda traces: self._on_progress(plan.name, traces.metrics.rows, plan.steps),
+            interrupted=self._interrupted,
+            costly=plan.is_too_costly,
+        )
+        return None if ending.exit_code is not None and child.lost else ending
+
+    def _started(self, attempt: _Attempt) -> Process | None:
+        """The first process of a run; None where that is to be forked and cannot."""
+        plan, folder, starts = attempt.plan, attempt.folder, attempt.starts
+        if not self.target.probed:
+            how = starts.target.started(plan.configuration, folder, starts.variables, attempt.device)
+            write_by_hand(folder, f"exec {how.by_hand}")
+            environment = {name: value for name, value in {**os.environ, **how.variables}.items() if value is not None}
+            return self._supervisor.start(how.words, environment, folder)
+        opened = None if self.inputs is None else self.inputs.to_note()
+        orders = orders_of(plan, folder, self.starts, jobs=self._jobs, device=attempt.device, opened=opened)
+        write_json(folder / "configuration.json", dict(plan.configuration))
+        command, environment = write_cold_orders(plan, orders, starts, self.target)
+        return self._supervisor.start(command, environment, folder) if attempt.start == COLD else starts.fork(orders)
+
+    def _has_shown(self, plan: Plan, traces: Traces) -> bool:
+        if plan.name in self._unneeded or plan.has_shown(traces):
+            return True
+        rows = () if self.target.probed else traces.metrics.rows  # a probe itself ends a run that is long enough
+        return bool(rows) and plan.steps is not None and rows[-1]["step"] >= plan.steps
+
+    def _patience(self, plan: Plan) -> Patience:
+        start, pauses, timeout = self.starts.patience, self._pauses, self._timeout
+        if not self.target.probed:
+            if timeout is None:
+                timeout = math.inf if pauses.passing is None else max(SILENCE_SECONDS, HANG_TIMES * pauses.passing)
+            return Patience(timeout, timeout, timeout, sign="output")
+        if timeout is not None:
+            return Patience(max(start, timeout), timeout, timeout)
+        if pauses.silence is None:
+            first, seen = UNKNOWN_SECONDS, pauses.phases
+        else:  # where a step is more work its pauses are longer, too
+            first = max(FIRST_STEP_SECONDS, HANG_TIMES * pauses.silence * max(1.0, plan.work))
+            seen = {**pauses.phases, IN_TRAINING: pauses.silence}
+        hangs = pauses.hangs if plan.repeats or pauses.passing is not None else ()
+        return Patience(start, first, HANG_SECONDS, times=HANG_TIMES, seen=seen, hangs=hangs, repeats=plan.repeats)
+
+    def _kept(self, attempt: _Attempt, ending: Ending) -> Run:
+        """Write down how a run ended, from when on it counts, and read what it left."""
+        plan, folder, traces = attempt.plan, attempt.folder, attempt.traces
+        if plan.instruments is not None:  # what is slow under instruments says nothing of other runs
+            ending = replace(ending, longest_silence=0.0, phases={}, stood="", paused=())
+        traces.read()
+        traces.adopt()
+        rows = traces.metrics.rows
+        if not self.target.probed:
+            with open(folder / METRICS_FILE, "w", opener=private) as stream:
+                stream.writelines(json.dumps(row) + "\n" for row in rows)
+        clean_folder(folder)
+        if self.inputs is not None:  # one that changed before the script was read makes this no evidence
+            self.inputs.after_run(traces.all(Opened))
+            self.inputs.check()
+        told = {"horizon": plan.steps, "steps": len(rows), "level": attempt.start, "watched": self.target.probed}
+        write_json(folder / ENDING_FILE, {**asdict(ending), **told})
+        self._pauses.add(ending, len(rows))
+        return self.load(plan.name)

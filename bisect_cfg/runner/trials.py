@@ -14,12 +14,11 @@ import msgspec
 from bisect_cfg.common.configuration import Configuration, Outcome, equal
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.probe.protocol import Origin
-from bisect_cfg.runner.command_site import CommandSite
 from bisect_cfg.runner.environments import CannotBuild
+from bisect_cfg.runner.orders import inside
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run, result_of
-from bisect_cfg.runner.script_site import ScriptSite
-from bisect_cfg.runner.site import inside
+from bisect_cfg.runner.site import Site
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Observation, Standard, judge
 from bisect_cfg.store.interface import TrialRequest, TrialResult
@@ -81,7 +80,7 @@ class Trials:
         origin: where trials begin; None: at the beginning of the training.
     """
 
-    def __init__(self, site: ScriptSite | CommandSite, settings: Factors | None = None) -> None:
+    def __init__(self, site: Site, settings: Factors | None = None) -> None:
         self.site, self.settings = site, settings
         self.standard = Standard()
         self.packages: Packages | None = None

@@ -29,6 +29,9 @@ READ_WHOLE = 1 << 28
 SETTLING_SECONDS = (0.1, 0.4)
 """Pauses before a file is believed to have changed or gone: an editor that saves makes both for a moment."""
 
+CODE = (".py", ".sh", ".ipynb")
+"""Files of a command that no run of it writes. Whether another one is read or written nobody knows without a probe."""
+
 GOOD_FILE = "good file"
 
 GOOD_SIDE = {GOOD_FILE, "good", "only", "exclude", "failure", "steps"}
@@ -62,10 +65,12 @@ class Target(Protocol):
 
 
 class ReadingTarget(Target, Protocol):
-    """A script whose runs tell what they read."""
+    """A target with what its runs read; without a probe they do not tell."""
+
+    probed: bool
 
     @property
-    def program(self) -> Path: ...
+    def program(self) -> Path | None: ...
 
     @property
     def python(self) -> str: ...
@@ -184,26 +189,26 @@ def stamp_of(path: str | Path) -> Stamp | None:
 
 
 class Inputs:
-    """What the runs of one script read. Thread-safe.
+    """What the runs of one target read. Thread-safe.
 
     Args:
-        script: the target.
+        target: whose runs they are.
         folder: of the study.
         state: of the study; what is learned of the inputs is kept there.
-        sites: folders in which its interpreter finds installed packages.
+        sites: folders in which its interpreter finds installed packages; none where versions may change.
     """
 
-    def __init__(self, script: ReadingTarget, folder: Path, state: State, sites: Sequence[str]) -> None:
-        self._script, self._folder, self._state, self._sites = script, folder, state, sites
+    def __init__(self, target: ReadingTarget, folder: Path, state: State, sites: Sequence[str]) -> None:
+        self._target, self._folder, self._state, self._sites = target, folder, state, sites
         self._lock = threading.Lock()
         self._stamps: dict[str, Stamp | None] = {}  # of files whose hash is known to be right
-        self._beside = os.path.dirname(os.path.abspath(script.path))
+        self._beside = os.path.dirname(os.path.abspath(target.path))
         self._site_stamps = [stamp_of(site) for site in sites]
 
     def to_note(self) -> InputPlaces:
         """Where the probe looks which files a run opens."""
         folders = sorted({self._beside, os.getcwd()})
-        return InputPlaces(folders, [os.path.abspath(name) for name in self._script.argument_files()])
+        return InputPlaces(folders, [os.path.abspath(name) for name in self._target.argument_files()])
 
     def check(self) -> None:
         """See that nothing has changed.
@@ -212,8 +217,9 @@ class Inputs:
             InputsChanged: something has; it says what.
         """
         with self._lock:
-            files = files_of(self._script, self._state)
-            changed = [path for path, was in files.items() if self._differs(path, was)] + self._other_versions()
+            files = files_of(self._target, self._state)
+            sure = (path for path in files if self._target.probed or path.endswith(CODE))
+            changed = [path for path in sure if self._differs(path, files[path])] + self._other_versions()
         if changed:
             refuse(changed)
 
@@ -226,8 +232,8 @@ class Inputs:
         with self._lock:
             state, first = self._state, self._state.read is None
             written = {*state.written, *(row.path for row in opened if row.mode == "w")}
-            known = {os.path.abspath(path) for path in files_of(self._script, state)} | written
-            known.add(str(self._script.program))  # a notebook's script; the notebook is compared itself
+            known = {os.path.abspath(path) for path in files_of(self._target, state)} | written
+            known.add(str(self._target.program))  # a notebook's script; the notebook is compared itself
             imported = {row.path: row.stamp for row in opened if row.mode == "m" and row.path not in written}
             changed = [path for path, stamp in imported.items() if stamp is None or stamp != stamp_of(path)]
             data = (row for row in opened if row.mode == "r" and first)
@@ -273,7 +279,7 @@ class Inputs:
     def _other_versions(self) -> list[str]:
         """Packages that are not what they were; asked only when a folder of packages has changed."""
         stamps = [stamp_of(site) for site in self._sites]
-        changed = [] if stamps == self._site_stamps else changed_versions(self._state, packages_of(self._script.python))
+        changed = [] if stamps == self._site_stamps else changed_versions(self._state, packages_of(self._target.python))
         if not changed:
             self._site_stamps = stamps
         return changed

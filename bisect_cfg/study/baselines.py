@@ -1,4 +1,4 @@
-"""The baselines of a script: a sound way to start trials, the bad configuration failing there, the good one training.
+"""The baselines: a sound way to start trials, the bad configuration failing there, the good one training.
 
 Every decision is recomputed from the runs, each of which answers a question that has a name: a study that is resumed
 walks the same way again without a run.
@@ -81,11 +81,13 @@ class Baselines:
 
     Attributes:
         moved: name -> the factor that keeps the user's value, as its default costs too much.
+        last: the runs of the bad configuration at the start that was tried last.
     """
 
     def __init__(self, study: Study) -> None:
         self._study, self._trials = study, study.trials
         self.moved: dict[str, Factor] = {}
+        self.last: list[Run] = []
         self._needed: list[str] = []
         self._unsound: dict[str, str] = {}  # start -> why trials cannot begin there
         self._settled: str | None = None  # the start that was settled on
@@ -157,7 +159,8 @@ class Baselines:
     def _allowed_starts(self) -> tuple[str, ...]:
         """The starts to consider, warmest first: none warmer than was settled before, or than the user allows."""
         order = tuple(STARTS)
-        wanted = [start for start in (self._settled, self._study.options.start) if start]
+        coldest = "" if self._study.target.probed else COLD
+        wanted = [start for start in (self._settled, self._study.options.start, coldest) if start]
         return order[max((order.index(start) for start in wanted), default=0) :]
 
     def _come_up(self, start: str) -> bool:
@@ -182,11 +185,16 @@ class Baselines:
 
     def _failing_from(self, start: str) -> list[Run] | None:
         """Runs in which the bad configuration fails from a start; None if that start is of no use."""
-        study = self._study
-        study.listener.phase("warm start", f"start {start!r}")
+        study, packages = self._study, self._trials.packages
+        if packages is not None and packages.varied:
+            study.listener.phase("rebuilt", "making sure that it fails in an environment built anew as well")
+        elif study.target.probed:
+            study.listener.phase("warm start", f"start {start!r}")
+        else:  # the first run has shown it: so trials start, with nothing in them and in no other environment
+            return []
         if not self._come_up(start):
             return None
-        runs: list[Run] = []
+        self.last = runs = []
         fails, wanted = 0, BLAMED_AFTER if self._passed else 1
         tries = COLD_TRIES if start == COLD else WARM_TRIES
         while fails < wanted and (len(runs) < tries or (fails and len(runs) < wanted)):
@@ -263,6 +271,8 @@ class Baselines:
         """The setting with whose user's value the good configuration does not end as it did, by halving; those that the
         failure names come first. None if there is none."""
         settings = self._trials.settings
+        if not settings.seen:
+            return None
         names = sorted(settings.good, key=lambda name: not names_it(good_run.seen.message, name))
         named = sum(names_it(good_run.seen.message, name) for name in names)
         if only_named:
@@ -296,7 +306,7 @@ class Baselines:
     def _good_baseline(self, bad_run: Run, start: str) -> Run:
         """Run the good configuration. Where it costs too much, it keeps values of the user's that make it cheaper, one
         at a time, the one that is predicted to save most first, so that as much as possible is varied."""
-        self._study.listener.phase("good baseline", "making sure the good configuration trains")
+        self._study.listener.phase("good baseline", "making sure that the good configuration works")
         because, allowed = "", self._allowed_seconds(bad_run)
         while True:
             question, good = self._good_question(start, self._needed, len(self.moved)), self._trials.settings.good
@@ -325,6 +335,8 @@ class Baselines:
 
     def _too_costly(self, good: Run, bad: Run) -> str:
         """Why the good configuration costs too much; "" if it does not."""
+        if not self._trials.settings.seen:  # nobody knows what its settings mean
+            return ""
         theirs, allowed, ours = self._pace_of(bad), self._allowed_seconds(bad), good.seen.pace
         died, of_bad = (run.seen.died.kind if run.seen.died is not None else "" for run in (good, bad))
         if died == "out-of-memory":

@@ -12,8 +12,8 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.explain.knowledge import Entry
 from bisect_cfg.remedy.alternatives import Alternative
 from bisect_cfg.runner.environments import CACHE, CannotBuild, Environments
+from bisect_cfg.runner.orders import inside
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.site import inside
 from bisect_cfg.runner.trials import Packages
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.factors import Factors

@@ -35,6 +35,9 @@ def find_factors(study: Study) -> Status | None:
     Raises:
         InputError: a name after --keep is none of the script's.
     """
+    if study.target.factors is not None:  # they are known
+        study.trials.packages = both_environments(study, study.settings)
+        return None
     study.listener.phase("factors", "comparing your settings with the good ones")
     site, bad_run, options = study.site, study.answer.bad_run, study.options
     capture = read_capture(bad_run.traces.events.rows, configured=False)
@@ -109,8 +112,9 @@ def _accelerate(study: Study, capture: Capture) -> Accelerate:
 
 def say_what_is_not_in_force(study: Study, run: Run) -> None:
     """Say what the launcher was asked for and the training does not have: it may be why a run does not fail."""
-    launch, capture = study.target.launch, read_capture(run.traces.events.rows)
-    if launch is None or capture is None:
+    capture = read_capture(run.traces.events.rows)
+    launch = None if capture is None else study.target.launch
+    if launch is None:
         return
     rank, together = run.traces.event(RankBegin), capture.args.world_size
     started = together if rank is None else rank.world_size

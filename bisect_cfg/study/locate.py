@@ -49,7 +49,8 @@ def locate(study: Study) -> None:
     """Say where the failure under study happens, if that is wanted and there is a cause."""
     answer = study.answer
     failure = answer.bad_run.shown.signature
-    if not study.options.where or failure is None or not answer.report.causes:
+    wanted = study.options.where and study.target.probed
+    if not wanted or failure is None or not answer.report.causes:
         return
     kind = "non-finite" if is_sampling_error(failure) else failure.kind
     if kind not in RERUN or (failure.kind == "signal" and failure.name in SENT_FROM_OUTSIDE):

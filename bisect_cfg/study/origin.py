@@ -107,8 +107,9 @@ def find_baselines(study: Study) -> Status | Phase | None:
 
 def _why_never_again(study: Study, again: list[Run]) -> str:
     packages = study.trials.packages
-    if packages is not None and packages.varied and again:
-        return not_rebuilt(again[-1], len(again), study.settings)
+    last = study.baselines.last
+    if packages is not None and packages.varied and last:
+        return not_rebuilt(last[-1], len(last), study.settings)
     return (
         f"Your configuration failed in 1 of {1 + len(again)} runs, and never again: too rarely to tell which setting "
         "makes it fail, if a setting does. If it fails more often elsewhere, run bisect-cfg there; if later, give "
@@ -262,7 +263,7 @@ class Origins:
 
     def saved(self) -> Iterator[Origin | None]:
         """Those of the first run's checkpoints at which trials could begin, latest first, and `base` at the end."""
-        if self._is_worth_it(self._failing - NEAR):
+        if self._costs is not None and self._is_worth_it(self._failing - NEAR):
             self._say_what_was_not_saved()
             usable = [
                 one
@@ -291,8 +292,6 @@ class Origins:
         is made, and trials then begin there.
         """
         costs, failing = self._costs, self._failing
-        if costs is None:
-            return False
         far = failing - step > FAR
         steps = self._steps_from(Origin("", failing - NEAR if far else step))
         looking = costs.of(steps, saving) + (costs.of(failing - step, saving) if far else 0.0)
@@ -301,7 +300,7 @@ class Origins:
 
     def _steps_from(self, origin: Origin | None) -> int:
         """The steps of a trial that begins there; None: where the first run began."""
-        steps = self._bad_run.shown.step if origin is None else max(self._failing - origin.step, 1)
+        steps = self._bad_run.steps_shown if origin is None else max(self._failing - origin.step, 1)
         further = NEAR if origin is not None and origin.checkpoint is not None else 0
         return max(horizon_for(steps), steps + further)
 

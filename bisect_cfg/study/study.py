@@ -11,25 +11,24 @@ from typing import Any
 
 from bisect_cfg.common.configuration import Outcome, Purpose, Status, Value
 from bisect_cfg.common.types import Fingerprint
+from bisect_cfg.errors import InputError
 from bisect_cfg.options import Options
 from bisect_cfg.report.events import Listener, Wanted
 from bisect_cfg.report.findings import Findings
-from bisect_cfg.runner.command_site import CommandSite
 from bisect_cfg.runner.plan import Plan
-from bisect_cfg.runner.runs import Run, result_of
-from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.runs import Run, last_lines, result_of
+from bisect_cfg.runner.site import Site
 from bisect_cfg.runner.trials import Trials
-from bisect_cfg.runner.verdict import Verdict
+from bisect_cfg.runner.verdict import SKIPPED, Verdict
 from bisect_cfg.store.encoding import QUESTION, TWO_ENDS, result_attributes
 from bisect_cfg.store.state import State
 from bisect_cfg.store.store import Store, Void
 from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.loop import Limits, Spent
 from bisect_cfg.study.told_in_log import steps_reached
-from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.packages import Installed, installed_by
-from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.target import Target
 
 SEVERAL = frozenset({Purpose.WARM_START, Purpose.BAD_AGAIN})
 """Purposes of which a study has several runs, so that reports say which one it was."""
@@ -47,26 +46,26 @@ class Study:
         folder, store: of the study.
         environment: fingerprint of what trains.
         state: what the study rests on, and what was decided that no trial can tell.
-        trials: what all trials have in common; a phase that learns more of it sets it there.
+        trials: what all trials have in common; a phase that learns more of it sets it there. `begin` makes them.
         wanted: one more trial that a reader asks for, in place of an answer.
         notes: sentences for the user, each said once.
         started: when this pass began, on `time.monotonic`'s clock.
         good: what the user says of the good configuration.
         pins: settings that are the same in all runs, and their values.
         spared: risky defaults -> what the good configuration has in their place; empty until it fails with them.
-        baselines: finds those of a script; None for a command, which has one start.
+        baselines: finds how trials start.
         again: further runs of the bad configuration that count.
         bisection: of the settings; None before the search.
         answer: what was found so far.
     """
 
-    target: Script | CommandTarget
+    target: Target
     options: Options
     listener: Listener
     folder: Path
     state: State
     store: Store
-    trials: Trials
+    trials: Trials | None = None
     environment: Fingerprint = field(default_factory=dict)
     wanted: Wanted | None = None
     notes: list[str] = field(default_factory=list)
@@ -82,6 +81,11 @@ class Study:
     def __post_init__(self) -> None:
         self.answer = Findings(folder=self.folder, script=self.target)
 
+    def close(self) -> None:
+        """End everything that was started; nothing of the study runs afterwards."""
+        if self.trials is not None:
+            self.site.close()
+
     def find(self, **found: object) -> None:
         """Take something into the answer."""
         self.answer = replace(self.answer, **found)
@@ -93,7 +97,7 @@ class Study:
             self.listener.note(text)
 
     @property
-    def site(self) -> ScriptSite | CommandSite:
+    def site(self) -> Site:
         """What runs the trials."""
         return self.trials.site
 
@@ -127,9 +131,11 @@ class Study:
     # -------------------------------------------------------------------------------------------------------- runs
 
     def before(self, question: str) -> Run | None:
-        """The run that has answered a question (a plan's name); None if none has."""
+        """The run that has answered a question (a plan's name); None if none has, or one of a command that could not be
+        run or judged: what stood in its way may be gone now."""
         number = self.store.number_of(question)
-        return None if number is None else self.site.load(number)
+        run = None if number is None else self.site.load(number)
+        return None if run is None or run.says_nothing else run
 
     def made(self, plan: Plan, limited: bool = True) -> Run:
         """The run that answers the question of a plan: an earlier one, or one that is made now; see `train`."""
@@ -144,6 +150,7 @@ class Study:
 
         Raises:
             Spent: it is not made, as a limit is reached, or a run of the reader's choice is all that is wanted.
+            InputError: it could not be run, or says that it cannot be judged: then no trial says anything.
         """
         if limited and self.wanted is not None:
             raise Spent("Its search has not begun.")
@@ -165,6 +172,12 @@ class Study:
         result = self.trials.judged(run) if ends else result_of(run, self.verdict_of(run))
         outcome = self.outcome_of_good(run) if good else result.outcome
         self.store.finish(number, result_attributes(result, outcome), outcome, result.intermediate)
+        if run.says_nothing:
+            side = "bad" if plan.purpose is Purpose.BAD_BASELINE else "good"
+            what = f"ended with exit status {run.seen.died.name}, so it cannot be run"
+            if run.seen.died.kind == SKIPPED:
+                what = "says that it cannot be judged (exit status 125)"
+            raise InputError(f"With the {side} side the command {what}. It was: {self.target.shown}", last_lines(run))
         return run
 
     def verdict_of(self, run: Run) -> Verdict:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bisect_cfg.common.configuration import UNSET, Configuration, Value, equal
-from bisect_cfg.common.json_files import digest
+from bisect_cfg.common.json_files import digest, make_folder, write_json, write_text
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Event
-from bisect_cfg.probe.redact import mask_arguments
+from bisect_cfg.probe.redact import mask_arguments, scrub
 from bisect_cfg.store.inputs import hash_of
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.good import Assignment
@@ -27,6 +27,7 @@ from bisect_cfg.targets.launchers import is_launcher
 from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.parsed import Parsed, parsed_in
 from bisect_cfg.targets.sides import Given, Levels, compare, compare_packages, read_levels
+from bisect_cfg.targets.target import ByHand, Started, is_masked, shell_line
 from bisect_cfg.targets.template import (
     ALL_FLAGS,
     CONFIG,
@@ -60,7 +61,16 @@ class CommandTarget:
         python: the interpreter whose packages it uses; "" if that is not known.
         own: what is installed there, where packages vary.
         first: whether its programs are first on PATH in all runs: of a command that does not name it.
+        other: the interpreter of another environment that it runs in; "" for the user's own.
     """
+
+    probed = False
+    good_file = None  # what the sides are is part of the options
+    arguments = ()
+    launch = notebook = None
+    launcher, what, trains = "", "command", False
+    notes = ()
+    program = None
 
     typed: tuple[str, ...]
     path: Path
@@ -69,17 +79,22 @@ class CommandTarget:
     python: str = ""
     own: Mapping[str, str] = field(default_factory=dict)
     first: bool = False
+    other: str = ""
 
     @property
-    def own_programs(self) -> dict[str, str]:
-        """Environment variables of a run that has the user's own packages."""
-        path = f"{os.path.dirname(self.python)}:{os.environ.get('PATH', os.defpath)}"
-        return {"PATH": path} if self.first else {}
+    def runs(self) -> Path:
+        """The file that is run."""
+        return self.path
 
     @property
-    def good_file(self) -> None:
-        """None: what the sides are is part of the options."""
-        return None
+    def command(self) -> list[str]:
+        """As it was typed, with the programs of its environment."""
+        return moved(self.typed, self.python, self.other) if self.other else list(self.typed)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """None: what stands in front of a command is a part of it."""
+        return {}
 
     @property
     def shown_arguments(self) -> list[str]:
@@ -122,17 +137,24 @@ class CommandTarget:
         values = {**self.factors.pins, **configuration}
         return {name: value for name, value in values.items() if value is not UNSET}
 
-    def words(self, configuration: Configuration, config: str, folder: str, python: str | None = None) -> list[str]:
+    def written_in(self, folder: Path, *, masked: bool = False) -> CommandTarget:
+        """Itself: its files are those of its trials."""
+        return self
+
+    def under(self, python: str) -> CommandTarget:
+        """The same in the environment of another interpreter."""
+        return replace(self, other=python)
+
+    def words(self, configuration: Configuration, config: str, folder: str) -> list[str]:
         """The command of a trial; see `Template.words`.
 
         Args:
             configuration: name -> value; what is missing is not set.
             config: path of its configuration file.
             folder: of the trial.
-            python: interpreter of the environment that it runs in; None for the user's own.
         """
         words = self.template.words(self.settings(configuration), config, folder)
-        return words if python is None else moved(words, self.python, python)
+        return moved(words, self.python, self.other) if self.other else words
 
     def settings(self, configuration: Configuration) -> dict[str, Value]:
         """What a configuration gives to the program itself: no variables of its environment, and no packages."""
@@ -144,7 +166,7 @@ class CommandTarget:
             return None
         return self.template.config(self.settings(configuration))
 
-    def variables(self, configuration: Configuration) -> dict[str, str | None]:
+    def environment(self, configuration: Configuration) -> dict[str, str | None]:
         """Environment variables of a trial; None unsets one."""
         named = (factor.name for factor in self.factors.varied if factor.name.startswith(VARIABLE))
         values = {**dict.fromkeys(named), **self.complete(configuration)}
@@ -153,6 +175,44 @@ class CommandTarget:
             for name, value in values.items()
             if name.startswith(VARIABLE)
         }
+
+    def by_hand(self, configuration: Configuration) -> ByHand:
+        """How a configuration is run by hand, in a folder called FOLDER."""
+        name, text = f"config.{self.template.config_format}", self.config(configuration)
+        line = _line(self.environment(configuration), self.words(configuration, name, "FOLDER"))
+        return ByHand(line, None if text is None else (name, scrub(text)))
+
+    def started(
+        self, configuration: Configuration, folder: Path, given: Mapping[str, str], device: str | None
+    ) -> Started:
+        """What starts a trial in a folder. Its files are written there.
+
+        Args:
+            configuration: name -> value; what is missing is not set.
+            folder: of the trial.
+            given: environment variables of the environment that it runs in.
+            device: that it alone has; None: all that we see.
+        """
+        output, again = folder / "output", folder / "by-hand"
+        for path in (output, again):
+            make_folder(path)
+        write_json(folder / "configuration.json", self.complete(configuration))
+        config, text = str(folder / f"config.{self.template.config_format}"), self.config(configuration)
+        if text is not None:
+            write_text(Path(config), text)
+        own = {"PATH": f"{os.path.dirname(self.python)}:{os.environ.get('PATH', os.defpath)}"}
+        variables = {**(own if self.first and not self.other else {}), **given, **self.environment(configuration)}
+        variables |= {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
+        shown = {name: value for name, value in variables.items() if value is None or not is_masked(name, value)}
+        line = _line(shown, self.words(configuration, config, str(again)))
+        return Started(self.words(configuration, config, str(output)), variables, line)
+
+
+def _line(variables: Mapping[str, str | None], words: Sequence[str]) -> str:
+    """A command for a shell with variables that it sets or (None) unsets."""
+    gone = [word for name, value in variables.items() if value is None for word in ("-u", name)]
+    env = [*gone, *(f"{name}={value}" for name, value in variables.items() if value is not None)]
+    return shell_line([*(["env", *env] if env else []), *words])
 
 
 def _placed(values: Configuration) -> dict[str, Value]:

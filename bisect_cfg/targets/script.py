@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bisect_cfg.common.cells import SUFFIX, script_of
+from bisect_cfg.common.configuration import Configuration
 from bisect_cfg.common.files import read_bytes
 from bisect_cfg.common.fingerprint import PATIENCE
 from bisect_cfg.common.json_files import write_text
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.redact import HIDDEN, is_secret_name, mask_arguments, scrub
+from bisect_cfg.probe.redact import mask_arguments, scrub
 from bisect_cfg.store.inputs import hash_of
 from bisect_cfg.targets.interpreters import modules_of, said_by
 from bisect_cfg.targets.launchers import OURS, Launch, find_command, is_launcher, lacking
@@ -33,7 +34,7 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Script:
-    """What to run.
+    """A training script, a notebook, or a whole command that starts one; see `Target`.
 
     Attributes:
         path: the script as the user spelled it.
@@ -44,6 +45,9 @@ class Script:
         notebook: what `path` is as a script, if it is a notebook.
         program: the file that Python runs in its place.
     """
+
+    probed = True
+    factors = None
 
     path: Path
     arguments: tuple[str, ...] = ()
@@ -75,6 +79,11 @@ class Script:
     def what(self) -> str:
         """What to call it."""
         return "script" if self.notebook is None else "notebook"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not run as it stands there."""
+        return () if self.notebook is None else self.notebook.notes
 
     @property
     def trains(self) -> bool:
@@ -147,28 +156,8 @@ class Script:
         values = [word.partition("=")[2] or word for word in words]
         return sorted({value for value in values if Path(value).is_file()})
 
-
-def is_masked(name: str, value: str) -> bool:
-    """Whether ``NAME=VALUE`` holds a secret, so that it is written down nowhere."""
-    word = f"{name}={value}"
-    return mask_arguments([word]) != [word]
-
-
-def by_hand(command: Sequence[str]) -> str:
-    """A command for a shell; where it had a secret, whoever runs it puts that into a variable."""
-    words, flag = [shlex.quote(command[0])], ""
-    for own, shown in zip(command[1:], mask_arguments(command[1:]), strict=True):
-        if own == shown:
-            words.append(shlex.quote(own))
-        else:
-            name = flag if shown == HIDDEN else shown.partition("=")[0]
-            name = name if is_secret_name(name, own) else "secret"
-            variable = re.sub(r"\W+", "_", name.strip("-")).upper() or "SECRET"
-            before, _, after = shown.partition(HIDDEN)
-            asked = f'"${{{variable}:?the study keeps no secrets, give this one in {variable}}}"'
-            words.append((shlex.quote(before) if before else "") + asked + (shlex.quote(after) if after else ""))
-        flag = own
-    return " ".join(words)
+    def by_hand(self, configuration: Configuration) -> None:
+        """None: the script's own settings are to be changed."""
 
 
 def interpreter(python: str) -> str:

@@ -33,7 +33,7 @@ from bisect_cfg.options import Options
 from bisect_cfg.report.events import Listener
 from bisect_cfg.runner.fork_server import Starts
 from bisect_cfg.runner.plan import Plan, StopRule
-from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.site import Site
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.trials import Trials
@@ -41,7 +41,6 @@ from bisect_cfg.study.factors import find_factors
 from bisect_cfg.study.reproduce import FIRST_PATIENCE
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.good import parse_pins, read_good
 from bisect_cfg.targets.script import find_script
 
@@ -105,14 +104,14 @@ def captured(words: list[str], options: Options, folder: Path, made: str) -> dic
         InputError: as the user would be told.
     """
     target = found_target(words[0], words[1:], options)
-    if isinstance(target, CommandTarget):
+    if not target.probed:
         sides = target.factors
         factors = [{"name": one.name, "good": one.good, "bad": one.bad} for one in sides.varied]
         return {"factors": factors, "pinned": dict(sides.not_varied), "fixed": dict(sides.pins)}
     (folder / "trials").mkdir(parents=True)
     os.environ.update(target.variables)
     target = target.written_in(folder)
-    runner = Trials(ScriptSite(target, folder))
+    runner = Trials(Site(target, folder))
     try:
         pins = parse_pins(options.pin)
         overrides = {Name.of(name).full: value for name, value in pins.items()}

@@ -28,7 +28,7 @@ from bisect_cfg.report.events import Listener, TrialFinished
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.site import Site
 from bisect_cfg.runner.starts import STARTS
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.study.story import bisect
@@ -148,7 +148,7 @@ def whole(script: Script, folder: Path, **options) -> Whole:
 def runner_for(script: Script, folder: Path, settings: Factors) -> Iterator[Trials]:
     """A runner that knows a script's settings from a bisection of it."""
     (folder / "trials").mkdir(parents=True)
-    runner = Trials(ScriptSite(script, folder))
+    runner = Trials(Site(script, folder))
     runner.site.starts.learn(settings.capture, START_SECONDS)
     runner.settings = settings
     runner.horizon = STEPS

@@ -22,7 +22,7 @@ from bisect_cfg.probe.protocol import TrainBegin
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.ranks import launched_in, ranks_of
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.site import Site
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.factors import Comparison
@@ -50,7 +50,7 @@ def measured(folder: Path, repeats: int) -> dict[str, list[float]]:
     """Wall seconds of the trial from each start."""
     script = find_script(COMMAND[0], COMMAND[1])
     (folder / "trials").mkdir(parents=True)
-    runner = Trials(ScriptSite(script, folder))
+    runner = Trials(Site(script, folder))
     try:
         first = runner.train(Plan(0, {}, STEPS, overrides={}))
         capture = read_capture(first.traces.events.rows)

@@ -14,7 +14,7 @@ from tools import slow
 from bisect_cfg.probe.protocol import LOGGING
 from bisect_cfg.runner.hang import Patience, heartbeat_in
 from bisect_cfg.runner.plan import Plan
-from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.site import Site
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.comparison import Comparison
@@ -70,7 +70,7 @@ def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
     shutil.rmtree(tmp_path / "out")
 
     (tmp_path / "study/trials").mkdir(parents=True)
-    runner = Trials(ScriptSite(Script(path), tmp_path / "study"))
+    runner = Trials(Site(Script(path), tmp_path / "study"))
     try:
         cold = runner.train(Plan(0, {}, None, start="cold", patience=SLOW, overrides={}))
         capture = read_capture(cold.traces.events.rows)

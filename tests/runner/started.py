@@ -8,7 +8,7 @@ from pathlib import Path
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.site import Site
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.comparison import Comparison
@@ -22,7 +22,7 @@ class Started:
         self.folder = folder
         (folder / "train.py").write_text(textwrap.dedent(text))
         (folder / "study/trials").mkdir(parents=True)
-        self.runner = Trials(ScriptSite(Script(folder / "train.py"), folder / "study"))
+        self.runner = Trials(Site(Script(folder / "train.py"), folder / "study"))
         self.site, self.starts = self.runner.site, self.runner.site.starts
         self.first = self.runner.train(Plan(0, {}, 5, start="cold", patience=Patience(120, 60, 60), overrides={}))
         assert self.first.shown.signature is None

@@ -20,7 +20,7 @@ from bisect_cfg.probe.protocol import Opened
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.script_site import ScriptSite
+from bisect_cfg.runner.site import Site
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.store.inputs import Inputs
 from bisect_cfg.store.state import State
@@ -124,7 +124,7 @@ def write(folder: Path) -> None:
 
 
 def train(folder: Path, way: str, name: str, inputs: Inputs | None = None, **overrides: object) -> Run:
-    runner = Trials(ScriptSite(Script(folder / "train.py", (way,)), folder / "study"))
+    runner = Trials(Site(Script(folder / "train.py", (way,)), folder / "study"))
     runner.site.inputs = inputs
     args = {f"args.{key}": value for key, value in overrides.items()}
     try:

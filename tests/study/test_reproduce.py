@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bisect_cfg.probe.protocol import Raised
-from bisect_cfg.study.reproduce import launched_by, refusal
+from bisect_cfg.study.no_training import launched_by, refusal
 
 RUN = "/env/lib/python3.11/site-packages/torch/distributed/run.py"
 LAUNCH = "/env/lib/python3.11/site-packages/accelerate/commands/launch.py"

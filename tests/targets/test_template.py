@@ -165,15 +165,15 @@ def test_a_name_stands_for_all_that_is_within_it(options):
 def test_a_variable_that_env_sets_in_the_command_varies():
     found = find_target(["env", "A=1", "B=2", "echo", "x"], Given(good=["env.A=none"], pins=["env.B=3"]))
     assert found.words(found.factors.bad, "c", "f") == ["env", "echo", "x"]
-    assert found.variables(found.factors.bad) == {"A": "1", "B": "3"}
-    assert found.variables(found.factors.good) == {"A": None, "B": "3"}
+    assert found.environment(found.factors.bad) == {"A": "1", "B": "3"}
+    assert found.environment(found.factors.good) == {"A": None, "B": "3"}
 
 
 def test_environment_variables_need_no_place(monkeypatch):
     monkeypatch.setenv("SHARD", "2")
     found = target("x", good=["env.SHARD="])
-    assert found.variables(found.factors.bad) == {"SHARD": "2"}
-    assert found.variables(found.factors.good) == {"SHARD": None}
+    assert found.environment(found.factors.bad) == {"SHARD": "2"}
+    assert found.environment(found.factors.good) == {"SHARD": None}
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_the_good_side_of_a_program_is_its_parsers_defaults():
     found = find_target(["sh", *words], Given(), events)
     assert command(found, "bad") == words
     assert command(found, "good") == "-w 1 --betas 0.9 0.99 --name x --seed 3 --once 1 --once 2 in.txt".split()
-    assert found.variables(found.factors.good) == {"TURBO": None} and found.factors.bad["env.TURBO"] == "1"
+    assert found.environment(found.factors.good) == {"TURBO": None} and found.factors.bad["env.TURBO"] == "1"
     reasons = found.factors.not_varied
     assert sorted(reasons) == ["name", "needed", "once", "seed", "short"]
     assert "no default" in reasons["needed"] and "more than once" in reasons["once"]
