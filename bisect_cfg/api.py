@@ -20,6 +20,7 @@ from bisect_cfg import interrupts
 from bisect_cfg.common.configuration import Status, Value, check_value
 from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.common.json_files import JsonObject
+from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.common.words import program
 from bisect_cfg.errors import InputError
 from bisect_cfg.options import OPTIONS, BisectOptions, Options, options_of, with_options
@@ -102,7 +103,7 @@ def run(target: str, arguments: Sequence[str], options: Options, listener: Liste
     with _set(script):
         _check(options, script)
         found = tell_story(script, options, listener, begun=lambda folder: write_command(folder, asked))
-        environment = {}  # of a command nobody knows where it runs, if it is not a Python that it names
+        environment: Fingerprint = {}  # of a command nobody knows where it runs, if it is not a Python that it names
         if script.python:
             environment = fingerprint(None if script.python == sys.executable else script.python)
         answer = answer_of(found, environment)
@@ -346,6 +347,7 @@ def _asked_before(
         ) from None
     asked.options["python"] = options.python
     named = options.python if not trust and "python" not in wishes else None
+    missing: tuple[str, Value]
     if not trust and not written_here(study, {"made": asked.made}):
         why, missing = "was not made here: it was copied, or comes from somebody else", ("trust", True)
     elif named is not None and interpreter(named) != interpreter(sys.executable):

@@ -37,7 +37,7 @@ EVERY_DAY, OWN = "Everyday options", "Options"
 # ------------------------------------------------------------------------------------------------ from table to flags
 
 
-class _Type(click.ParamType):
+class _Type(click.ParamType):  # type: ignore[type-arg]
     """The values of an option, as they are typed and completed; whether they fit is seen for both doors alike."""
 
     def __init__(self, kind: Kind) -> None:
@@ -203,11 +203,12 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     shown = {name: options.pop(name) for name in OUTPUT}
     given = options_of(options)
     from bisect_cfg.api import run
+    from bisect_cfg.common.configuration import Status
     from bisect_cfg.report.answer import EXIT_STATUS
 
     with _shown(**shown) as listener:
         _, answer = run(target, arguments, given, listener)
-    return EXIT_STATUS[answer.status]
+    return EXIT_STATUS[Status(answer.status)]
 
 
 @cli.command(
@@ -452,7 +453,8 @@ def run() -> int:
         click.echo(error.format_message(), err=True)
         return crash.USAGE
     except click.exceptions.NoSuchOption as error:
-        error.possibilities = get_close_matches(error.option_name, error.possibilities or (), cutoff=SIMILAR)
+        near = get_close_matches(error.option_name, error.possibilities or (), cutoff=SIMILAR)
+        error.possibilities = near  # type: ignore[misc]
         raise InputError(error.format_message(), SCRIPT_FLAG_ADVICE) from None
     except click.ClickException as error:
         context = getattr(error, "ctx", None)

@@ -63,8 +63,8 @@ def run(command: Callable[[], int]) -> None:
         prepare()
         try:
             status = command()
-        except SystemExit as ended:  # what a shell asked for at a TAB is printed
-            status = ended.code if isinstance(ended.code, int) else 0
+        except SystemExit as asked:  # what a shell asked for at a TAB is printed
+            status = asked.code if isinstance(asked.code, int) else 0
         except BaseException as error:
             ended = ended_by(error)
             status = ended.status
@@ -188,8 +188,8 @@ class _Stream(io.TextIOBase):
     def fileno(self) -> int:
         return self._stream.fileno()
 
-    encoding = property(lambda self: self._stream.encoding)  # type: ignore[assignment]
-    errors = property(lambda self: self._stream.errors)  # type: ignore[assignment]
+    encoding = property(lambda self: self._stream.encoding)
+    errors = property(lambda self: self._stream.errors)
 
 
 def prepare() -> None:

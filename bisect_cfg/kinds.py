@@ -152,7 +152,7 @@ def _devices(value: Any) -> tuple[str, ...]:
 SWITCH = Kind("true or false", lambda value: isinstance(value, bool))
 COUNT = Kind(
     "a whole number from 1 on",
-    lambda value: isinstance(value, Integral) and not isinstance(value, bool) and value >= 1,
+    lambda value: isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1,
     _typed_number, int, "N", error=ValueError,
 )  # fmt: skip
 SECONDS = _number(0, MORE_THAN_ANYONE_WAITS, "SECONDS")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SIMILAR = 0.75
 """From so much likeness on (`difflib`) an option may be the one that was meant: no `failure` for `lr`."""
 
-Side = Mapping[str, Any] | list[str] | str
+Side = Mapping[str, Any] | list[str] | list[tuple[str, Any]] | str
 Names = list[str] | tuple[str, ...] | str
 PathLike = str | os.PathLike[str]
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from functools import cache
+from typing import TypeVar, cast
 
 from bisect_cfg.common.configuration import Value
 from bisect_cfg.common.words import clean
@@ -30,7 +31,10 @@ NAME = "user"
 """What stands in place of a name."""
 
 
-def shared(value: Value) -> Value:
+Plain = TypeVar("Plain")
+
+
+def shared(value: Plain) -> Plain:
     """A copy of plain data in which no text gives away a home directory, a user's name or a secret, or turns around
     what stands beside it.
 
@@ -57,7 +61,7 @@ def shared(value: Value) -> Value:
             words = names.sub(NAME, words) if names is not None else words
         return clean(words)
 
-    return _mapped(value, without)
+    return cast(Plain, _mapped(value, without))
 
 
 def anonymous(recorded: Recorded) -> Recorded:

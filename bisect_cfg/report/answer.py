@@ -352,7 +352,8 @@ def trial_of(row: TrialRow, **more: Any) -> Trial:
 
 def plain(answer: Answer) -> JsonObject:
     """The answer as JSON holds it, without secrets; numbers that JSON has not are text."""
-    return mask(strict(msgspec.to_builtins(answer, enc_hook=repr)))
+    made: JsonObject = mask(strict(msgspec.to_builtins(answer, enc_hook=repr)))
+    return made
 
 
 def of_plain(content: JsonObject) -> Answer:

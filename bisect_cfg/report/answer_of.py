@@ -80,7 +80,7 @@ def answer_of(found: Findings, environment: Fingerprint) -> Answer:
         good_failure=_failure_of_good(found),
         where=None if found.place is None else _where(found.place),
         placement=_placement(found.bad_run),
-        causes=tuple(_cause(found, cause) for cause in report.causes),
+        causes=() if found.bad_run is None else tuple(_cause(found, found.bad_run, cause) for cause in report.causes),
         corrections=report.corrections,
         masking=_masking(report),
         reproduction=_reproduction(report) if found.report is not None or not found.again else _seen_once(found),
@@ -90,7 +90,7 @@ def answer_of(found: Findings, environment: Fingerprint) -> Answer:
         rejected=rejected_remedies(found),
         known_issue=issue,
         environment=dict(environment),
-        environments=found.environments and _environments(found.environments),
+        environments=None if found.environments is None else _environments(found.environments),
         target=_target(found),
         start=found.start,
         horizon=found.horizon,
@@ -223,11 +223,11 @@ def cause_of(cause: found_causes.Cause, text: str, step: int | None = None, **mo
     )
 
 
-def _cause(found: Findings, cause: found_causes.Cause) -> Cause:
+def _cause(found: Findings, bad_run: Run, cause: found_causes.Cause) -> Cause:
     proof = cause.evidence.fails
-    rows = found.report.rows
+    rows = () if found.report is None else found.report.rows
     step = next((row.step for row in rows if row.number in proof.trials and row.outcome is Outcome.FAIL), None)
-    shown = found.bad_run.shown
+    shown = bad_run.shown
     if _in_one_process(found, proof.subset):
         shown = replace(shown, seen=replace(shown.seen, rank=None))
     located = found.place is not None and found.place.same_failure
@@ -258,7 +258,7 @@ def _watched(found: Findings, cause: found_causes.Cause) -> int | None:
 
 def _in_one_process(found: Findings, subset: Sequence[str] | None) -> bool:
     """Whether a cause was seen to fail in one process, whatever the user starts."""
-    if subset is None:
+    if subset is None or found.settings is None:
         return False
     return configuration_of(subset, found.settings.good, found.settings.bad).get(PROCESSES) == 1
 

@@ -95,7 +95,7 @@ class FoundRows:
         known = sorted(length for length in lengths.values() if length is not None)
         parts = []
         for rows in self.guilty:
-            named = [f"row {row}" + (f" ({_text(lengths[row])})" if lengths[row] is not None else "") for row in rows]
+            named = [f"row {row}{_text(lengths[row])}" for row in rows]
             does = "does" if len(rows) == 1 else "together do"
             parts.append(f"{' and '.join(named)} of the dataset {does} it")
         others = [f"row {(self.others or {}).get(row)}" for rows in self.guilty for row in rows]
@@ -112,8 +112,10 @@ class FoundRows:
         )
 
 
-def _text(characters: int) -> str:
-    return "no text" if characters == 0 else f"{characters} characters"
+def _text(characters: int | None) -> str:
+    if characters is None:
+        return ""
+    return " (no text)" if characters == 0 else f" ({characters} characters)"
 
 
 def name_of(row: int) -> str:

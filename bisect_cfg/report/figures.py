@@ -110,13 +110,12 @@ def label(words: object) -> str:
 def suspicion(recorded: Recorded) -> Plot | None:
     """How the suspicion of each factor moved from trial to trial; None if the search recorded none."""
     answer = recorded.answer
-    weighed = [trial for trial in answer.trials if trial.suspicion]
+    weighed = {trial.number: trial.suspicion for trial in answer.trials if trial.suspicion}
     if not weighed:
         return None
     guilty = answer.guilty
-    names = list(weighed[0].suspicion)
-    numbers = [trial.number for trial in weighed]
-    series = {name: [trial.suspicion.get(name, 0.0) for trial in weighed] for name in names}
+    names, numbers = list(next(iter(weighed.values()))), list(weighed)
+    series = {name: [known.get(name, 0.0) for known in weighed.values()] for name in names}
     if answer.status == Status.ISOLATED:
         last = max(numbers)
         numbers = [*numbers, next((trial.number for trial in answer.trials if trial.number > last), last + 1)]

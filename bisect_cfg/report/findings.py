@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from bisect_cfg.common.configuration import Status, Value
+from bisect_cfg.common.configuration import Status
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.explain.match import Match
@@ -66,7 +66,7 @@ class Findings:
     origin: Origin | None = None
     proven: bool | None = None
     notes: tuple[str, ...] = ()
-    details: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
+    details: Mapping[int, JsonObject] = field(default_factory=dict)
     seconds: float = 0.0
     known: Match | None = None
     place: Place | None = None
@@ -79,4 +79,5 @@ class Findings:
     @cached_property
     def places(self) -> Places:
         """Where the settings of the run are written; its factors must be known. Reads the user's files."""
+        assert self.settings is not None
         return places_of(self.script, self.settings, self.bad_run)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bisect_cfg.common.configuration import Status, Value
-from bisect_cfg.common.json_files import write_text
+from bisect_cfg.common.configuration import Status
+from bisect_cfg.common.json_files import JsonObject, write_text
 from bisect_cfg.common.words import count, duration, show
 from bisect_cfg.report import figures
 from bisect_cfg.report.anonymous import anonymous, shared
@@ -122,7 +122,7 @@ def _template() -> jinja2.Template:
 def _plotly() -> str:
     from plotly.offline import get_plotlyjs
 
-    return get_plotlyjs().replace("</script", "<\\/script")
+    return str(get_plotlyjs()).replace("</script", "<\\/script")
 
 
 def _payload(plots: list[Plot]) -> str:
@@ -203,7 +203,7 @@ def _typable(command: str) -> str:
     return re.sub(r"(?<=\s)'~/", "~/'", command)
 
 
-def _machine(environment: Mapping[str, Value]) -> list[tuple[str, str]]:
+def _machine(environment: JsonObject) -> list[tuple[str, str]]:
     known = [(name.replace("_", " "), str(environment[name])) for name in ENVIRONMENT if environment.get(name)]
     for gpu in environment.get("gpus") or ():
         known.append(("GPU", ", ".join(f"{name} {value}" for name, value in gpu.items() if value)))

@@ -68,15 +68,15 @@ OUTCOME_WIDTH = len("unresolved")
 """Columns of the outcome in the lines of the runs: its longest word."""
 
 
-def described(attempt: Attempt, settings: Factors) -> str:
+def described(attempt: Attempt, settings: Factors | None) -> str:
     """What a run tries, in a few words."""
-    known = {**settings.resolved, **settings.bad}
+    known = {} if settings is None else {**settings.resolved, **settings.bad}
     changes = [
         f"{name}: {words.show(value, name)}"
         for name, value in attempt.configuration.items()
         if not equal(value, known.get(name))
     ]
-    seed = f", {'seed' if settings.seen else 'run'} +{attempt.seed}" if attempt.seed else ""
+    seed = f", {'run' if settings and not settings.seen else 'seed'} +{attempt.seed}" if attempt.seed else ""
     return f"{', '.join(changes) or 'your configuration'}{seed}"
 
 
@@ -261,7 +261,7 @@ class View(Listener):
             self.console.print(line)
 
     def _names(self) -> list[str]:
-        return [factor.name for factor in self._settings.varied]
+        return [] if self._settings is None else [factor.name for factor in self._settings.varied]
 
     def _asked(self, request: TrialRequest) -> str:
         """What a trial tests, in a few words."""
@@ -372,7 +372,7 @@ def _running(running: _Running, width: int, between: str, begins: str) -> Text:
     else:
         of = f" of at most {running.horizon}" if running.horizon else ""
         done = f"step {running.steps}{of}"
-    known = [f"{name} {_number(running.last[name])}" for name in METRICS if running.last.get(name) is not None]
+    known = [f"{name} {_number(value)}" for name in METRICS if (value := running.last.get(name)) is not None]
     metrics = known[: 3 if width >= NARROW else NARROW_METRICS]
     asked = f"{running.asked}{between}" if running.asked else ""
     return Text.assemble(asked, ("  ".join([done, *metrics]), "dim"), no_wrap=between != "\n", overflow="ellipsis")

@@ -262,12 +262,12 @@ class Asked:
 
     def __str__(self) -> str:
         mine = self._beside()[0]
-        lines = (f"Trial {self.number}: {mine.what}", f"{mine.came}  ({mine.seconds})", str(shared(self.note)))
+        lines = (f"Trial {self.number}: {mine.what}", f"{mine.came}  ({mine.seconds})", shared(self.note))
         return "\n".join(filter(None, lines))
 
     def _repr_html_(self) -> str:
         """What it came to, and the runs of the answer below it."""
-        note = f"<p style='color:{figures.UNRESOLVED}'>{html.escape(str(shared(self.note)))}</p>" if self.note else ""
+        note = f"<p style='color:{figures.UNRESOLVED}'>{html.escape(shared(self.note))}</p>" if self.note else ""
         return note + _table(self._beside(), self.number)
 
 

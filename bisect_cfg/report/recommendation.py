@@ -16,7 +16,8 @@ from bisect_cfg.report.findings import Findings
 from bisect_cfg.rewrite.edits import edits_for
 from bisect_cfg.rewrite.recommended import Change, Unplaced
 from bisect_cfg.rewrite.safe_config import TITLE, diff_of_values, safe_config
-from bisect_cfg.store.causes import Cause, Claim
+from bisect_cfg.store.causes import Cause, Claim, Report
+from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.packages import PACKAGE
 
 Changes = dict[str, Change]
@@ -39,36 +40,39 @@ def recommendation_of(found: Findings, issue: KnownIssue | None = None) -> Recom
         found: by the phases.
         issue: the known issue behind the failure, if there is one.
     """
-    if found.report is None or found.settings is None:
+    report, settings = found.report, found.settings
+    if report is None or settings is None:
         return None
-    safe, best = found.safe, _unverified(found) if found.safe is None else found.safe.best
+    safe, best = found.safe, _unverified(report, settings, found.horizon) if found.safe is None else found.safe.best
     if best is None:
         return None
-    known = _remedy(found, best)
+    known = _remedy(found, settings, best)
     if safe is None:
         known["status"] = None  # of a phase that was left out
     else:
-        known["alternatives"] = tuple(Remedy(**_remedy(found, one)) for one in safe.remedies if one is not best)
+        known["alternatives"] = tuple(
+            Remedy(**_remedy(found, settings, one)) for one in safe.remedies if one is not best
+        )
         known["unsettled"], known["not_kept"] = tuple(_unsettled(safe)), tuple(safe.not_kept)
     if best.status is RemedyStatus.OPEN:
-        known["evidence"] = _seen_in_search(found, best)
+        known["evidence"] = _seen_in_search(report, settings, best)
     tried = known["verified"] and all(name.startswith(PACKAGE) for name in known["changes"])  # what would come first
-    known["first"] = "" if tried else first_of_all(found.report.causes, issue)
-    known["configuration"] = {**found.settings.bad, **best.changes}
-    if not found.settings.seen:
+    known["first"] = "" if tried else first_of_all(report.causes, issue)
+    known["configuration"] = {**settings.bad, **best.changes}
+    if not settings.seen:
         ran = [found.details[number]["observation"]["steps"] for number in (best.passed if found.horizon else ())]
         known["steps"] = min(ran, default=None)
-        return Recommendation(**known, **_places(found, known["changes"]))
+        return Recommendation(**known, **_places(found, settings, known["changes"]))
     if safe is not None:
         known["seeds"], known["full_rate"] = safe.seeds, str(safe.full_rate)
-    return Recommendation(**known, **_places(found, known["changes"]))
+    return Recommendation(**known, **_places(found, settings, known["changes"]))
 
 
 def rejected_remedies(found: Findings) -> tuple[Remedy, ...]:
     """What was tried where nothing can be recommended."""
-    if found.safe is None or found.safe.best is not None:
+    if found.safe is None or found.safe.best is not None or found.settings is None:
         return ()
-    return tuple(Remedy(**_remedy(found, one)) for one in found.safe.remedies)
+    return tuple(Remedy(**_remedy(found, found.settings, one)) for one in found.safe.remedies)
 
 
 def title_of(found: Recommendation) -> str:
@@ -96,26 +100,24 @@ def _safe_config(found: Findings, recommended: Recommendation) -> str:
     return safe_config(found.places, changes, edits_for(found.places, changes), title_of(recommended))
 
 
-def _unverified(found: Findings) -> FoundRemedy | None:
+def _unverified(report: Report, settings: Factors, horizon: int | None) -> FoundRemedy | None:
     """What there is without the phase that looks for safe values: of the corrections that always passed, the one that
     was run most often, as the certificate rests on it; else the passing configuration nearest to the user's."""
-    report, settings = found.report, found.settings
     safe = report.safe_configuration
     if safe is None:
         return None
-    tested = [c for c in report.corrections if c.passes.subset is not None and c.passes.seen == c.passes.runs > 0]
-    if tested:
-        most = max(tested, key=lambda correction: correction.passes.runs)
-        safe = configuration_of(most.passes.subset, settings.good, settings.bad)
+    passed = [one.passes for one in report.corrections if one.passes.seen == one.passes.runs > 0]
+    most = max(passed, key=lambda claim: claim.runs, default=None)
+    if most is not None and most.subset is not None:
+        safe = configuration_of(most.subset, settings.good, settings.bad)
     levels = {name: safe.get(name, UNSET) for name in settings.bad}
     changes = {name: value for name, value in levels.items() if not equal(value, settings.bad[name])}
     proposal = Proposal(changes, resets=tuple(changes))
-    return FoundRemedy(proposal, changes, RemedyStatus.OPEN, steps=found.horizon, tried=True)
+    return FoundRemedy(proposal, changes, RemedyStatus.OPEN, steps=horizon or 0, tried=True)
 
 
-def _remedy(found: Findings, remedy: FoundRemedy) -> JsonObject:
+def _remedy(found: Findings, settings: Factors, remedy: FoundRemedy) -> JsonObject:
     """The fields of `Remedy`."""
-    settings = found.settings
     known = {**settings.resolved, **settings.bad}
     changes = _changes(known, {**settings.bad, **remedy.changes})
     untried = remedy.status is RemedyStatus.OPEN and not (remedy.tried or (found.safe and remedy is found.safe.best))
@@ -125,7 +127,7 @@ def _remedy(found: Findings, remedy: FoundRemedy) -> JsonObject:
         "verified": remedy.status is RemedyStatus.VERIFIED,
         "status": UNTRIED if untried else remedy.status,
         "evidence": Claim(None, runs, runs, remedy.passed),
-        "steps": remedy.steps if found.horizon or settings.seen else None,
+        "steps": (remedy.steps or None) if found.horizon or settings.seen else None,
         "failure_rate_at_most": None if remedy.bound is None else round(remedy.bound, 4),
         "ranges": {one.name: _range(one) for one in remedy.ranges},
         "why": remedy.proposal.why,
@@ -139,11 +141,11 @@ def _remedy(found: Findings, remedy: FoundRemedy) -> JsonObject:
     }
 
 
-def _seen_in_search(found: Findings, remedy: FoundRemedy) -> Claim | None:
+def _seen_in_search(report: Report, settings: Factors, remedy: FoundRemedy) -> Claim | None:
     """How often a remedy passed as a correction, where nothing else speaks for it."""
     names = set(remedy.changes)
-    rest = {factor.name for factor in found.settings.varied} - names
-    for correction in found.report.corrections:
+    rest = {factor.name for factor in settings.varied} - names
+    for correction in report.corrections:
         claim = correction.passes
         if claim.subset is not None and (set(claim.subset) == rest or set(correction.parameters) == names):
             return claim
@@ -183,12 +185,12 @@ def _unsettled(safe: Safe) -> list[str]:
 # ----------------------------------------------------------------------------------------------- what to change
 
 
-def _places(found: Findings, changes: Changes) -> JsonObject:
+def _places(found: Findings, settings: Factors, changes: Changes) -> JsonObject:
     """The fields of `Recommendation` that say where to make the changes in the user's files and command."""
     edits = edits_for(found.places, changes)
     diff = edits.diff
-    if found.settings.seen and (edits.unplaced or not diff):
-        diff = diff_of_values(found.settings, changes)
+    if settings.seen and (edits.unplaced or not diff):
+        diff = diff_of_values(settings, changes)
     missing = tuple(Unplaced(one.setting, scrub(one.why), scrub(one.add)) for one in edits.unplaced)
     return {
         "edits": edits.shown(),

@@ -115,7 +115,7 @@ def _unfinished(folder: Path, state: State | None, storage: str | None, working:
     from bisect_cfg.store.rows import recorded_trials, stored_trials  # of a finished study no database is looked at
 
     elsewhere = state.study if state is not None and storage and state.storage == digest(storage) else None
-    rows = recorded_trials(folder) if elsewhere is None else stored_trials(storage, elsewhere)[1]
+    rows = recorded_trials(folder) if elsewhere is None else stored_trials(storage or "", elsewhere)[1]
     trials = of_rows(rows)
     first = next((trial.folder for trial in trials if trial.kind is Purpose.BAD_BASELINE), None)
     status, note = _why_unfinished(trials, working, _last_begun(folder) is not None)
@@ -130,7 +130,7 @@ def _unfinished(folder: Path, state: State | None, storage: str | None, working:
     return Answer(
         status,
         trials,
-        failure=first and _failure_of(folder, Path(first).name),
+        failure=None if first is None else _failure_of(folder, Path(first).name),
         environment=environment,
         target=target,
         notes=(note,),

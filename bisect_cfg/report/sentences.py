@@ -38,7 +38,9 @@ def failure(shown: Verdict, step: int | None = None, placed: bool = True) -> str
             this run.
         placed: whether the place belongs to it, as far as that is known.
     """
-    seen, kind, name = shown.seen, shown.signature.kind, shown.signature.name
+    signature = shown.signature
+    assert signature is not None
+    seen, kind, name = shown.seen, signature.kind, signature.name
     said = shown.message.rstrip(".")
     other = step is not None
     step = step if other else shown.step_of_training
@@ -50,7 +52,7 @@ def failure(shown: Verdict, step: int | None = None, placed: bool = True) -> str
         return f"dies with {name}{f' ({SIGNALS[name]})' if name in SIGNALS else ''}{at}{place}"
     if kind == "exit":
         ends = f"ends with exit status {name}{at}" if name != "0" else f"ends in the middle of training{at}"
-        return ends + (f": {said}" if shown.signature.message else "")
+        return ends + (f": {said}" if signature.message else "")
     if kind == "non-finite" and name == "parameters":
         then = f", then dies with {seen.after.rstrip('.')}" if seen.after and not other else ""
         return f"gets {said}{at}{then}"
