@@ -1,8 +1,9 @@
 """One remedy, from a proven correction or a known alternative to verified values: `follow`.
 
 1. The reset itself must be healthy, not merely alive.
-2. Each of its numbers is moved back toward what the user wanted as far as it stays healthy (`threshold`), less a
-   margin.
+2. Each of its numbers is moved back toward what the user wanted as far as it stays healthy, by binary search, less a
+   margin. A pass is believed at once where the failure under study has shown in each run that could show it; where the
+   search saw it come and go, it is repeated with other seeds.
 3. The whole configuration is run over a longer horizon with several seeds. If one of the runs is not healthy, the
    values step back half way to good, and it is tried again.
 
@@ -20,7 +21,6 @@ from functools import cached_property
 
 from bisect_cfg.common.configuration import Configuration, Value
 from bisect_cfg.remedy.ranges import SearchRange
-from bisect_cfg.remedy.threshold import Bracket, bracket, failure_bound, repeats_for
 
 MARGIN = 0.5
 """The margin: half of the way, on the natural scale, from the last healthy value back to the good one. Trials are
@@ -36,6 +36,24 @@ MOST_ASKED = 64
 
 STEPS_BACK, STEP_BACK = 3, 0.5
 """After so many failed verifications the values are good ones; before, they step back by this share of what is left."""
+
+
+LUCK = 0.05
+"""A failure rate at which so many runs without a failure are less likely than this counts as excluded: "at 95 %"."""
+
+MOST_REPEATS = 8
+"""So often one value is tried at most: failures that show in less than 31 % of the runs are found by the verification,
+whose runs are longer."""
+
+
+def failure_bound(runs: int) -> float:
+    """The largest failure rate that lets `runs` runs all pass with a probability of `LUCK`."""
+    return 1 - LUCK ** (1 / runs) if runs else 1.0
+
+
+def repeats_for(rate: float) -> int:
+    """How many healthy runs make a value healthy, if what fails does so in this share of its runs."""
+    return next((runs for runs in range(1, MOST_REPEATS) if (1 - rate) ** runs <= LUCK), MOST_REPEATS)
 
 
 class Aim(StrEnum):
@@ -280,23 +298,21 @@ class _Walk:
 
     def move(self, moving: SearchRange) -> None:
         """Find how far one setting can go, and keep a margin from there."""
-        seen: dict[int, list[Ran]] = {}
-        repeats = repeats_for(self.terms.rate)
-        while True:
-            healthy = {index: [ran.healthy for ran in runs] for index, runs in seen.items()}
-            found = bracket(len(moving.values) - 1, healthy, repeats)
-            if found.ask is None:
-                break
-            known = seen.get(found.ask, [])
-            configuration = self.configuration(**{moving.name: moving.values[found.ask]})
-            try:
-                runs = self.ask(configuration, [len(known)], Aim.RANGE, f"how far can {moving.name} go?")
-            except _Missing:
-                self.ranges.append(_range_of(moving, found, seen))
-                raise
-            seen[found.ask] = known + runs
-        self.ranges.append(_range_of(moving, found, seen))
-        farthest = moving.back(moving.values[found.low], self.terms.margin, FARTHEST_MARGIN)
+        low, high = 0, len(moving.values) - 1  # the last healthy value, the first unhealthy one
+        seeds, made = range(repeats_for(self.terms.rate)), []
+        try:
+            while high - low > 1:
+                middle = (low + high) // 2
+                configuration = self.configuration(**{moving.name: moving.values[middle]})
+                runs = self.ask(configuration, seeds, Aim.RANGE, f"how far can {moving.name} go?")
+                made += runs
+                low, high = (middle, high) if runs[-1].healthy else (low, middle)
+        finally:
+            numbers = tuple(sorted({ran.number for ran in made}))
+            shown = next((ran.text for ran in reversed(made) if not ran.healthy), "")
+            ends = moving.good, moving.bad, moving.values[low], moving.values[high]
+            self.ranges.append(SafeRange(moving.name, *ends, high - low <= 1, numbers, shown))
+        farthest = moving.back(moving.values[low], self.terms.margin, FARTHEST_MARGIN)
         self.changes[moving.name] = self._valid(moving, farthest)
 
     def _valid(self, moving: SearchRange, value: float) -> float:
@@ -324,11 +340,3 @@ class _Walk:
                 if self.stepped_back >= STEPS_BACK or value == self.changes[moving.name]:
                     value = moving.good
                 self.changes[moving.name] = self._valid(moving, value)
-
-
-def _range_of(moving: SearchRange, found: Bracket, seen: Mapping[int, Sequence[Ran]]) -> SafeRange:
-    runs = [ran for index in sorted(seen) for ran in seen[index]]
-    low, high = moving.values[found.low], moving.values[found.high]
-    numbers = tuple(sorted({ran.number for ran in runs}))
-    shown = next((ran.text for ran in runs if not ran.healthy), "")
-    return SafeRange(moving.name, moving.good, moving.bad, low, high, found.ask is None, numbers, shown)

@@ -7,8 +7,8 @@ library, the alternatives that this target can be given, and what the search has
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Value, equal
 from bisect_cfg.common.parameters import canonical, parameter
@@ -24,7 +24,7 @@ from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import INVALID, Ended, Verdict
 from bisect_cfg.store.causes import Cause, Report
 from bisect_cfg.targets.captured import entries
-from bisect_cfg.targets.factors import DEFAULT, Factors, build_request
+from bisect_cfg.targets.factors import DEFAULT, build_request
 
 VERIFY_FACTOR = 4
 VERIFY_LEAST = 30
@@ -63,29 +63,6 @@ class Health:
     too_short: bool = False  # nothing is wrong with it but that it ended before it met the full learning rate
 
 
-@dataclass(frozen=True)
-class Meaning:
-    """What is known of a target's settings; of a command's nothing, whatever they are called."""
-
-    values: Configuration = field(default_factory=dict)  # of the training config, by bare name
-    types: Mapping[str, str] = field(default_factory=dict)  # field of the training config -> its annotation
-    fixed: frozenset[str] = frozenset()  # factors that have no third value, numbers or not
-    seed: int | None = None  # the user's; None: nobody can set it, and what is verified is run again as it is
-
-
-def meaning_of(settings: Factors) -> Meaning:
-    """What is known of the settings of a script; of a command's, nothing."""
-    if not settings.seen:
-        return Meaning()
-    seed = settings.resolved.get("seed")
-    return Meaning(
-        settings.resolved,
-        settings.capture.args.types,
-        frozenset(factor.name for factor in settings.varied if factor.kind in ("launch", "env", "packages")),
-        seed if isinstance(seed, int) else DEFAULT_SEED,
-    )
-
-
 class Isolated:
     """A target whose failure is isolated.
 
@@ -101,7 +78,11 @@ class Isolated:
         self._trials, self._wishes, self._good_run = trials, wishes, good_run
         # What somebody asked besides is no part of it, and may have had values that no factor tells.
         self._report = replace(report, rows=tuple(row for row in report.rows if row.purpose is not Purpose.ASKED))
-        self._settings, self._meaning = trials.settings, meaning_of(trials.settings)
+        settings = self._settings = trials.settings
+        # Of a command nobody knows what its settings mean, whatever they are called.
+        self._types = settings.capture.args.types if settings.seen else {}  # field of the training config -> annotation
+        told = settings.resolved.get("seed")
+        self._seed = (told if isinstance(told, int) else DEFAULT_SEED) if settings.seen else None
         standard = trials.standard.with_usual(good_run.shown)
         self._standard = replace(standard, good=good_run.traces.metrics.rows)
         self._total = total_steps(bad_run.traces)
@@ -150,7 +131,7 @@ class Isolated:
         built, or nobody knows. Equal for ``model.dtype`` at its default and at float32, where the model is loaded so by
         default."""
         settings = self._settings
-        if not self._meaning.types:
+        if not self._types:
             return None
         overrides = settings.overrides({**settings.bad, **changes})
         answer = self._trials.site.checks.resolve(build_request(settings.capture.args, overrides))
@@ -172,20 +153,21 @@ class Isolated:
 
     def _range(self, name: str, changes: Configuration) -> SearchRange | None:
         """The values of a setting worth trying, with these changes to the user's configuration."""
-        good, bad, kind = self._settings.good, self._settings.bad, self._meaning.types.get(name, "")
-        if name in self._meaning.fixed:
-            return None
+        good, bad, kind = self._settings.good, self._settings.bad, self._types.get(name, "")
+        factor = next((one for one in self._settings.varied if one.name == name), None)
+        if self._settings.seen and factor is not None and factor.kind in ("launch", "env", "packages"):
+            return None  # it has no third value, a number or not
         real = "float" in kind and "int" not in kind and "steps" not in name
 
         def is_valid(value: float) -> bool:
-            return not self._meaning.types or self._trials.is_valid({**bad, **changes, name: value}) is None
+            return not self._types or self._trials.is_valid({**bad, **changes, name: value}) is None
 
         return search_range_of(name, good[name], bad[name], False if real else None, is_valid)
 
     def _alternatives(self, cause: Cause) -> list[Alternative]:
         """Known alternatives that this target can be given and its library accepts; of a command only versions are
         known, all others are of training configs."""
-        kept, fields, bad = list(self._wishes.cures), self._meaning.types, self._settings.bad
+        kept, fields, bad = list(self._wishes.cures), self._types, self._settings.bad
         if not fields:
             return kept
         loads = not {"load", "modelcfg"}.isdisjoint(self._settings.capture.others)
@@ -226,13 +208,13 @@ class Isolated:
         configuration = dict(attempt.configuration)
         if self.prefix(configuration, attempt.steps).skipped:
             configuration |= left_out(self.values(configuration))
-        if attempt.seed and self._meaning.seed is not None:
+        if attempt.seed and self._seed is not None:
             configuration["seed"] = self.seed(attempt.seed)
         return configuration, attempt.steps if self._counted else None
 
     def values(self, configuration: Configuration) -> dict[str, Value]:
         """The training config's settings under a configuration, by bare name; none of a command."""
-        return {**self._meaning.values, **configuration} if self._meaning.types else {}
+        return {**self._settings.resolved, **configuration} if self._types else {}
 
     def prefix(self, configuration: Configuration, steps: int) -> Prefix:
         """How a run of a configuration that wants so many steps meets the full learning rate."""
@@ -240,7 +222,7 @@ class Isolated:
 
     def seed(self, number: int) -> int:
         """The seed itself: 0 is the user's own. Where none can be set, the number of the run."""
-        return (self._meaning.seed or 0) + number
+        return (self._seed or 0) + number
 
     def health_of(self, run: Run, attempt: Attempt) -> Health:
         """Whether a run was healthy."""

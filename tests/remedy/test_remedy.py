@@ -12,8 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.remedy.ranges import RATIO, search_range_of
-from bisect_cfg.remedy.remedy import FARTHEST_MARGIN, STEPS_BACK, Aim, Attempt, Proposal, Ran, Remedy, Terms, follow
-from bisect_cfg.remedy.threshold import MOST_REPEATS, bracket, failure_bound, repeats_for
+from bisect_cfg.remedy.remedy import (
+    FARTHEST_MARGIN,
+    MOST_REPEATS,
+    STEPS_BACK,
+    Aim,
+    Attempt,
+    Proposal,
+    Ran,
+    Remedy,
+    Terms,
+    failure_bound,
+    follow,
+    repeats_for,
+)
 
 GOOD, BAD = {"lr": 1e-6, "batch": 64}, {"lr": 1e-2, "batch": 1}
 LR = search_range_of("lr", GOOD["lr"], BAD["lr"])
@@ -154,23 +166,13 @@ def test_invalid_values_are_never_asked_for():
 # ------------------------------------------------------------------------------------------------------- thresholds
 
 
-@given(st.integers(1, 400), st.floats(0, 1))
-def test_a_failure_that_always_showed_costs_a_binary_search(last, share):
-    threshold, seen = int(share * (last - 1)), {}  # the last healthy value
-    while (found := bracket(last, seen)).ask is not None:
-        assert found.ask not in seen
-        seen[found.ask] = [found.ask <= threshold]
-    assert (found.low, found.high) == (threshold, threshold + 1)
-    assert len(seen) <= math.ceil(math.log2(last))
-
-
 @pytest.mark.parametrize(("rate", "repeats"), [(1.0, 1), (0.96, 1), (0.9, 2), (0.5, 5), (0.2, MOST_REPEATS)])
 def test_passes_are_repeated_where_the_failure_came_and_went(rate, repeats):
+    world = World(threshold=1.0)  # everything trains
+    world.finish(rate=rate)
     assert repeats_for(rate) == repeats
-    assert bracket(10, {5: [True] * repeats}, repeats) == (5, 10, 7)
-    if repeats > 1:
-        assert bracket(10, {5: [True] * (repeats - 1)}, repeats) == (0, 10, 5)
-        assert bracket(10, {5: [True] * (repeats - 1) + [False]}, repeats) == (0, 5, 2)
+    tried = [attempt.configuration["lr"] for attempt in world.asked if attempt.aim is Aim.RANGE]
+    assert tried and all(tried.count(value) == repeats for value in tried)
 
 
 def test_a_threshold_is_found_though_the_failure_is_random():
