@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.common.configuration import shown
-from bisect_cfg.common.numbers import number_of
+from bisect_cfg.common.words import number_of
 from bisect_cfg.errors import InputError
 from bisect_cfg.runner.starts import MORE_THAN_ANYONE_WAITS
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from bisect_cfg.common.configuration import Configuration, Value
+from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.common.parameters.comparing import agrees, is_comparison
-from bisect_cfg.common.types import Fingerprint
 
 
 class Conditions(TypedDict, total=False):

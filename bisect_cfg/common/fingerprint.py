@@ -14,8 +14,9 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypedDict
 
-from bisect_cfg.common.types import Fingerprint, Gpu, Json
+from bisect_cfg.common.json_files import Json
 from bisect_cfg.probe import machine
 
 PATIENCE = 20.0
@@ -23,6 +24,45 @@ PATIENCE = 20.0
 
 IMPORT_PATIENCE = 180.0
 """Seconds for torch to be imported; from a cold network disk that takes minutes."""
+
+
+class Gpu(TypedDict, total=False):
+    """One GPU, as nvidia-smi or a log names it."""
+
+    name: str
+    memory_mb: int | None
+    compute_capability: str
+
+
+class Cublas(TypedDict, total=False):
+    """The cuBLAS that is installed, and the one that a process has loaded, where somebody has looked."""
+
+    package: str | None
+    version: str | None
+    shadowed_by: str | None
+    loaded_version: str | None
+    loaded_from: str
+
+
+class Fingerprint(TypedDict, total=False):
+    """What `fingerprint` says, or the part of it that a log tells."""
+
+    python: str
+    executable: str
+    packages: dict[str, str]
+    cuda: str | None
+    cublas: Cublas
+    driver: str | None
+    gpus: list[Gpu]
+    variables: dict[str, str]
+    platform: str
+    cpus: int | None
+    memory_mb: int | None
+    launcher: str | None
+    host: str
+    local_ranks: int
+    world_size: int
+    task: str  # "rl" or "supervised", of the rows of a log
 
 
 def fingerprint(python: str | None = None) -> Fingerprint:

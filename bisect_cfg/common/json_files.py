@@ -14,10 +14,11 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from bisect_cfg.probe.redact import mask
 
+Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
 JsonObject = dict[str, Any]
 """What JSON calls an object, as it is read and written."""
 

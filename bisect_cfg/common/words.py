@@ -1,7 +1,8 @@
-"""Values, counts and durations as people read them, and how a text of others may stand on a terminal."""
+"""Values, counts and durations as people read and type them, and how a text of others may stand on a terminal."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 
 from bisect_cfg.common.configuration import Value
+from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import scrub
 
 PROGRAM = "bisect-cfg"
@@ -125,3 +127,26 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def number_of(text: str) -> int | float | None:
+    """The number that a text is, None if it is none. The one place where texts become numbers.
+
+    Raises:
+        InputError: it is NaN, or larger than a number can be. Infinity is taken where it is written out.
+    """
+    text = re.sub(r"^([-+]?)\.(?=inf|nan)", r"\1", text.strip(), flags=re.IGNORECASE)  # as YAML has it
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    if math.isnan(number):
+        raise InputError("NaN is not a value that a run could have.", "Give a number.")
+    if math.isinf(number) and "inf" not in text.lower():
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        raise InputError(f"{shown} is larger than a number can be.", "Give a number that can be computed with.")
+    return number

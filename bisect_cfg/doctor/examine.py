@@ -21,10 +21,9 @@ from pathlib import Path
 from bisect_cfg.common.cells import SUFFIX
 from bisect_cfg.common.failures.signals import signal_name
 from bisect_cfg.common.files import convert, load_json, read_text
-from bisect_cfg.common.fingerprint import fingerprint, loaded_cublas, with_loaded_cublas
+from bisect_cfg.common.fingerprint import Fingerprint, fingerprint, loaded_cublas, with_loaded_cublas
 from bisect_cfg.common.json_files import JsonObject, strict, write_json
 from bisect_cfg.common.parameters.comparing import plain
-from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.doctor import gpu, mismatches
 from bisect_cfg.doctor.findings import Finding, check, worst_first
 from bisect_cfg.errors import InputError

@@ -22,8 +22,8 @@ import msgspec
 
 from bisect_cfg.common.conditions import Conditions, evaluate, with_bare_names
 from bisect_cfg.common.configuration import Configuration, Value
+from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.common.parameters import every
-from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.explain.knowledge import load
 
 LEVELS = ("problem", "warning", "note")

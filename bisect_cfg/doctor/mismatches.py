@@ -11,7 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from bisect_cfg.common.types import Fingerprint
+from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.doctor.findings import Finding
 
 MUST_AGREE = (

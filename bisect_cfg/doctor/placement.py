@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from bisect_cfg.common.types import Json
+from bisect_cfg.common.json_files import Json
 from bisect_cfg.explain import knowledge
 from bisect_cfg.probe.protocol import PlacedModel
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from bisect_cfg.common.configuration import Configuration
 from bisect_cfg.common.failures import signature as signatures
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.common.types import Fingerprint
+from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.explain.advice import Advice, advise, own_script
 from bisect_cfg.explain.hang import only_ended
 from bisect_cfg.explain.knowledge import Clue, Entry, load

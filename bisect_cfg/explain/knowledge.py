@@ -44,8 +44,8 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from bisect_cfg.common.conditions import Conditions
+from bisect_cfg.common.json_files import Json
 from bisect_cfg.common.parameters import address
-from bisect_cfg.common.types import Json
 from bisect_cfg.explain import hang, metric_facts
 
 FOLDER = Path(__file__).parent / "entries"

@@ -18,7 +18,7 @@ from bisect_cfg.common.conditions import evaluate, facts_of, with_bare_names
 from bisect_cfg.common.configuration import Configuration
 from bisect_cfg.common.failures.signals import SENT_BY_OTHERS, reported_signal
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.common.types import Fingerprint
+from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.common.words import show
 from bisect_cfg.explain import hang, metric_facts
 from bisect_cfg.explain.events import NATIVE, Event, cause_of

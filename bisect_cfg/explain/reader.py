@@ -27,8 +27,8 @@ from typing import BinaryIO
 
 from bisect_cfg.common.conditions import LOOKED_AT
 from bisect_cfg.common.failures.excerpt import LogLine, read_excerpt
+from bisect_cfg.common.json_files import Json
 from bisect_cfg.common.text import plain
-from bisect_cfg.common.types import Json
 from bisect_cfg.explain.events import Event, find_events
 from bisect_cfg.explain.metric_facts import Rows
 from bisect_cfg.explain.not_a_log import kind_of

@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from bisect_cfg.common.json_files import Json
 from bisect_cfg.common.text import WIDEST, wrapped
-from bisect_cfg.common.types import Json
 from bisect_cfg.common.words import PROGRAM, program
 from bisect_cfg.explain.explanation import Explanation
 from bisect_cfg.explain.match import Line, Match

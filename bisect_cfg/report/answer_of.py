@@ -10,8 +10,8 @@ from typing import Any
 
 from bisect_cfg.common.configuration import Outcome, Purpose, configuration_of
 from bisect_cfg.common.failures.health import ODDITIES, Symptom
+from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.common.json_files import JsonObject
-from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.doctor.placement import findings as placement_findings
 from bisect_cfg.explain.match import Match
 from bisect_cfg.probe.protocol import Placed, Raised, to_json

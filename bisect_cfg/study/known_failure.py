@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 
 from bisect_cfg.common.configuration import Configuration
-from bisect_cfg.common.types import Fingerprint
+from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.explain.match import Match
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import unprinted

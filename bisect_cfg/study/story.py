@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bisect_cfg.common.configuration import Status
-from bisect_cfg.common.fingerprint import fingerprint
-from bisect_cfg.common.types import Fingerprint
+from bisect_cfg.common.fingerprint import Fingerprint, fingerprint
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.options import Options
 from bisect_cfg.probe import machine

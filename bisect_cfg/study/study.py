@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.common.configuration import Outcome, Purpose, Status, Value
-from bisect_cfg.common.types import Fingerprint
+from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.errors import InputError
 from bisect_cfg.options import Options
 from bisect_cfg.report.events import Listener, Wanted

@@ -16,8 +16,8 @@ from pathlib import Path
 from bisect_cfg.common.configuration import Configuration, Value
 from bisect_cfg.common.files import Trap, load_toml, load_yaml, read_text
 from bisect_cfg.common.name import SPACES, Name
-from bisect_cfg.common.numbers import number_of
 from bisect_cfg.common.parameters import parameter
+from bisect_cfg.common.words import number_of
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import hides, mask
 from bisect_cfg.targets.captured import Capture, Row

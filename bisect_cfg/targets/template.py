@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bisect_cfg.common.configuration import UNSET, Configuration, Value, equal
-from bisect_cfg.common.numbers import number_of
+from bisect_cfg.common.words import number_of
 from bisect_cfg.errors import InputError
 from bisect_cfg.targets.parsed import NOTHING, Parsed
 

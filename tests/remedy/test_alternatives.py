@@ -14,7 +14,8 @@ from transformers.training_args import OptimizerNames
 from trl import GRPOConfig, ModelConfig
 
 from bisect_cfg.common.configuration import equal
-from bisect_cfg.common.parameters import address, canonical, dotted
+from bisect_cfg.common.name import Name
+from bisect_cfg.common.parameters import address, canonical
 from bisect_cfg.remedy.alternatives import (
     FOLDER,
     Alternative,
@@ -43,7 +44,7 @@ def settings_of(found: list[Alternative]) -> list[dict]:
 
 
 def exists(name: str) -> bool:
-    namespace, _, rest = dotted(name).partition(".")
+    namespace, rest = Name.of(name)
     return rest.split(".")[0] in (TRAINING if namespace == "args" else MODEL)
 
 

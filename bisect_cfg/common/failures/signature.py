@@ -28,8 +28,8 @@ from bisect_cfg.common.failures.excerpt import LogLine, read_excerpt
 from bisect_cfg.common.failures.health import SILENT_KINDS
 from bisect_cfg.common.failures.signals import SENT_BY_OTHERS, signal_name, signals
 from bisect_cfg.common.failures.tracebacks import Traceback, tracebacks
+from bisect_cfg.common.json_files import Json
 from bisect_cfg.common.text import normalise
-from bisect_cfg.common.types import Json
 
 __all__ = ["Signature", "from_exception", "from_exit", "from_log", "is_sampling_error", "normalise"]
 

@@ -47,10 +47,9 @@ from pathlib import Path
 import msgspec
 
 from bisect_cfg.common.configuration import Configuration, Value
+from bisect_cfg.common.name import Name
 
 FILE = Path(__file__).parent / "table.yaml"
-
-NAMESPACES = ("args", "model", "peft", "script", "launch", "env", "packages")
 
 _REFERENCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)#(?P<number>\d+)$")
 
@@ -185,21 +184,16 @@ def address(source: object) -> str:
     raise ValueError(f"source {source!r} is not owner/repository#number, not an https address and not 'measured'")
 
 
-def dotted(name: str) -> str:
-    """A name with its namespace: what has none belongs to the training config."""
-    return name if name.split(".")[0] in NAMESPACES else f"args.{name}"
-
-
 def canonical(name: str) -> str:
     """The one name of a setting, dotted: the first of its row. A key of a dictionary follows its setting."""
     bare = name.removeprefix("args.")
     setting, dot, key = bare.partition(".")
     if bare in table().exact:
         row = table().exact[bare]
-        return dotted(row["name"][0] if bare in row.get("also", ()) else bare)
-    return dotted(canonical(setting) + dot + key) if dot and setting in table().exact else dotted(bare)
+        return Name.of(row["name"][0] if bare in row.get("also", ()) else bare).full
+    return Name.of(canonical(setting) + dot + key if dot and setting in table().exact else bare).full
 
 
 def spelled(name: str, present: Iterable[str]) -> str:
     """The dotted name under which a setting is present, or the canonical one if it is not."""
-    return next((dotted(other) for other in present if canonical(other) == name), name)
+    return next((Name.of(other).full for other in present if canonical(other) == name), name)
