@@ -102,7 +102,7 @@ def test_names_lead_to_one() -> None:
 
 
 def test_it_is_read_when_it_is_asked_for_and_stands_alone() -> None:
-    """Importing it reads nothing, and neither it nor the search needs anything of other rooms but configurations."""
+    """Importing it reads nothing, and neither it nor the search needs anything of other rooms but configurations and names."""
     code = "import json, sys; old = set(sys.modules); import {}; print(json.dumps([*{{*sys.modules}} - old]))"
 
     def loaded(module: str) -> list[str]:
@@ -110,7 +110,7 @@ def test_it_is_read_when_it_is_asked_for_and_stands_alone() -> None:
         return json.loads(done.stdout)
 
     ours = [name for name in loaded("bisect_cfg.common.parameters.odds") if name.startswith("bisect_cfg")]
-    own = {"configuration", "parameters", "parameters.odds"}
+    own = {"configuration", "name", "parameters", "parameters.odds"}
     assert set(ours) == {"bisect_cfg", "bisect_cfg.common", *(f"bisect_cfg.common.{name}" for name in own)}
     assert "yaml" not in loaded("bisect_cfg.common.parameters.odds")
     rooms = {name.split(".")[1] for name in loaded("bisect_cfg.search") if name.startswith("bisect_cfg.")}
