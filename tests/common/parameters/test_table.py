@@ -102,7 +102,7 @@ def test_names_lead_to_one() -> None:
 
 
 def test_it_is_read_when_it_is_asked_for_and_stands_alone() -> None:
-    """Importing it reads nothing, and neither it nor the search needs anything of other rooms but configurations and names."""
+    """Importing it reads nothing, and neither it nor the search needs more of others than configurations and names."""
     code = "import json, sys; old = set(sys.modules); import {}; print(json.dumps([*{{*sys.modules}} - old]))"
 
     def loaded(module: str) -> list[str]:
