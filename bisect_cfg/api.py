@@ -18,9 +18,8 @@ import msgspec
 
 from bisect_cfg import interrupts
 from bisect_cfg.common.configuration import Status, Value, check_value
-from bisect_cfg.common.fingerprint import fingerprint
+from bisect_cfg.common.fingerprint import Fingerprint, fingerprint
 from bisect_cfg.common.json_files import JsonObject
-from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.common.words import program
 from bisect_cfg.errors import InputError
 from bisect_cfg.options import OPTIONS, BisectOptions, Options, options_of, with_options
