@@ -468,9 +468,6 @@ def load(
             answer, where they are elsewhere.
         trust: let `ask` run what the folder says, wherever it comes from.
 
-    Returns:
-        The report, with plots and frames.
-
     Raises:
         InputError: there is no study.
         TypeError: it is neither a folder nor an address.
