@@ -218,8 +218,8 @@ def _causes(answer: Answer) -> Iterator[Line]:
 def _not_varied(answer: Answer) -> Iterator[Line]:
     """What no trial varied though the user's value is another than the known default: a cause may need it."""
     apart = [
-        f"{name} = {_value(name, levels.bad)} (default: {_value(name, levels.good)})"
-        for name, levels in answer.unvaried.items()
+        f"{name} = {_value(name, one.bad)} (default: {'none' if one.good is None else _value(name, one.good)})"
+        for name, one in answer.unvaried.items()
     ]
     if apart:
         left = len(apart) - NOT_VARIED_SHOWN
@@ -412,8 +412,8 @@ def _verified(
         luck = f"That may be luck, as your settings fail in only {percent(rate)} of the runs."
         yield Line("", f"{healthy}. {luck} Before you rely on it:", NOTE)
     else:
-        yield Line("", f"{healthy}: start your training with it.")
-        yield Line("", "To be surer before a long training:", detail=True)
+        yield Line("", f"{healthy}: {'start your training with it' if answer.horizon else 'you can use it'}.")
+        yield Line("", "To be surer before a long run:", detail=True)
     if study is not None:
         yield Line("", study.typed("recommend", f"--verify-seeds {more}"), COMMAND, not lucky)
     rules_out = f"{count(claim.runs, 'healthy run')} rule{'s' * (claim.runs == 1)} out failure rates above"

@@ -149,7 +149,7 @@ CASES: dict[str, Answer] = {
     "not_varied": replace(
         ONE,
         not_varied={"script.mix": f"{NO_DEFAULT}: your script has none", "seed": "randomness stays"},
-        unvaried={"seed": Levels(42, 7), "script.rows": Levels(1000, 64), "script.data": Levels("gsm8k", "mine")},
+        unvaried={"seed": Levels(42, 7), "script.rows": Levels(1000, 64), "script.data": Levels(None, "mine")},
     ),
     "two_causes": replace(
         ONE,
