@@ -137,7 +137,10 @@ def apply(
         _put_back(new)
         raise
     if not wrong:
-        say(f"Written: {paths}." + ("" if unseen else " Your script builds the recommended configuration."))
+        say(
+            f"Written: {paths}."
+            + ("" if unseen or found.unplaced else " Your script builds the recommended configuration.")
+        )
         if unseen:
             say(f"Not seen in the configuration of your script, so not compared: {', '.join(unseen)}.")
         return 0

@@ -236,9 +236,9 @@ def _check_unchanged(
     if not changed:
         return
     only_reproduced = all(trial.user_attrs.get("purpose") == Purpose.BAD_BASELINE for trial in store.trials())
-    if not only_reproduced or any(change.name not in GOOD_SIDE for change in changed):
+    if not only_reproduced or any(name not in GOOD_SIDE for name in changed.values()):
         raise InputError(
-            f"Since the study in {folder} was begun, {' and '.join(map(str, changed))} changed: its trials say nothing "
+            f"Since the study in {folder} was begun, {' and '.join(changed)} changed: its trials say nothing "
             "about the new state.",
             "Start over with --restart (the old study is kept beside it), or name another folder with --study DIR.",
         )

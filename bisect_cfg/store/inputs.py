@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from bisect_cfg.common.cells import SUFFIX, code_cells
 from bisect_cfg.common.fingerprint import packages_of
@@ -37,16 +37,6 @@ GOOD_FILE = "good file"
 GOOD_SIDE = {GOOD_FILE, "good", "only", "exclude", "failure", "steps"}
 """What may still change while there is no trial but the first run: it may have been mistyped, and nothing rests on it
 yet."""
-
-
-class Change(NamedTuple):
-    """Something that is not what it was: in words, and by the name of its option (or `GOOD_FILE`; "" for the rest)."""
-
-    text: str
-    name: str = ""
-
-    def __str__(self) -> str:
-        return self.text
 
 
 class Target(Protocol):
@@ -122,24 +112,27 @@ def check_target(folder: Path, state: State, target: Target) -> None:
 
 def changes(
     state: State, target: Target, options: JsonObject, libraries: Mapping[str, str | None], gpus: Sequence[str]
-) -> list[Change]:
-    """What is not what it was."""
+) -> dict[str, str]:
+    """What is not what it was, in words -> the name of its option (or `GOOD_FILE`; "" for the rest)."""
     theirs, ours = state.target, target.identity()
-    good_file = Change("the good file", GOOD_FILE)
-    known = {str(target.path): Change(f"the script {target.path}"), str(target.good_file): good_file}
-    changed = [known.get(path, Change(f"the file {path}")) for path in changed_files(target, state)]
+    known = {str(target.path): f"the script {target.path}", str(target.good_file): "the good file"}
+    changed = [known.get(path, f"the file {path}") for path in changed_files(target, state)]
     if (theirs["good_file_hash"] is None) != (ours["good_file_hash"] is None):
-        changed.append(good_file)
-    for key, what in (("folder", "the folder it is started in"), ("python", "the interpreter")):
-        if theirs.get(key, ours[key]) != ours[key]:
-            changed.append(Change(f"{what} ({theirs[key]} -> {ours[key]})"))
-    changed += map(Change, changed_versions(state, libraries))
-    here, there = sorted(set(gpus)), state.gpus
-    if here and there and here != there:
-        changed.append(Change(f"the GPU ({', '.join(there)} -> {', '.join(here)})"))
+        changed.append("the good file")
+    for was, now, what in (
+        (theirs["folder"], ours["folder"], "the folder it is started in"),
+        (theirs["python"], ours["python"], "the interpreter"),
+    ):
+        if was != now:
+            changed.append(f"{what} ({was} -> {now})")
+    changed += changed_versions(state, libraries)
+    here = sorted(set(gpus))
+    if here and state.gpus and here != state.gpus:
+        changed.append(f"the GPU ({', '.join(state.gpus)} -> {', '.join(here)})")
+    found = {text: GOOD_FILE if text == "the good file" else "" for text in changed}
     before = state.options  # some are there only where they are given
     names = (name for name in {**before, **options} if before.get(name) != options.get(name))
-    return changed + [Change(flag_of(name), name) for name in names]
+    return found | {flag_of(name): name for name in names}
 
 
 def files_of(target: Target, state: State) -> dict[str, str]:

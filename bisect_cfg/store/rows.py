@@ -4,9 +4,6 @@ want to see how far it came."""
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -14,7 +11,7 @@ import optuna
 from optuna.storages import BaseStorage
 from optuna.study import StudySummary
 from optuna.trial import FrozenTrial
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 
 from bisect_cfg.common.configuration import Outcome, Value
 from bisect_cfg.common.json_files import JsonObject
@@ -33,8 +30,7 @@ Levels = Mapping[str, tuple[Value, Value]]
 
 
 def recorded_trials(folder: Path) -> list[JsonObject]:
-    """One row a trial of a study's folder, running ones included; empty if none is recorded there. Where nothing can be
-    written, a copy is read: a database makes files beside it.
+    """One row a trial of a study's folder, running ones included; empty if none is recorded there.
 
     Raises:
         InputError: the database is damaged.
@@ -43,23 +39,16 @@ def recorded_trials(folder: Path) -> list[JsonObject]:
     if not path.exists():
         return []
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with tempfile.TemporaryDirectory() as copied:
-        if not os.access(path, os.W_OK):
-            for part in folder.glob("study.db*"):
-                shutil.copyfile(part, Path(copied, part.name))
-            path = Path(copied, path.name)
+    try:
+        storage = sqlite_storage(path)
         try:
-            storage = sqlite_storage(path)
-            try:
-                every = optuna.get_all_study_summaries(storage)
-                return next((_stored_rows(storage, one) for one in every if BESIDE not in one.study_name), [])
-            finally:
-                storage.engine.dispose()
-        except DatabaseError as error:
-            advice = (
-                "Put the file back, or begin anew: `bisect-cfg bisect` with --restart keeps the old study beside it."
-            )
-            raise cannot_open(folder / "study.db", error, advice) from None
+            every = optuna.get_all_study_summaries(storage)
+            return next((_stored_rows(storage, one) for one in every if BESIDE not in one.study_name), [])
+        finally:
+            storage.engine.dispose()
+    except DatabaseError as error:
+        advice = "Put the file back, or begin anew: `bisect-cfg bisect` with --restart keeps the old study beside it."
+        raise cannot_open(path, error, advice) from None
 
 
 def stored_trials(address: str, name: str | None = None) -> tuple[JsonObject, list[JsonObject]]:
@@ -79,7 +68,7 @@ def stored_trials(address: str, name: str | None = None) -> tuple[JsonObject, li
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         storage = open_storage(address)
         known = {summary.study_name: summary for summary in optuna.get_all_study_summaries(storage)}
-    except Exception as error:
+    except (SQLAlchemyError, ImportError, OSError, ValueError) as error:
         raise cannot_open(address, error) from None
     if name is None and len(known) == 1:
         (name,) = known

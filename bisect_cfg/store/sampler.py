@@ -129,10 +129,9 @@ class SearchTrials:
     def begin_wanted(self, changes: Configuration, reason: str) -> FrozenTrial:
         """Write a run of the bad configuration with other values as begun; see `WANTED`."""
         told = {name: plain(redact.mask(value, name)) for name, value in changes.items()}
-        attributes = {WANTED: told, "purpose": Purpose.ASKED.value, "reason": reason}
-        return self.store.begin_values(
-            {**{name: bad for name, (_, bad) in self.store.levels.items()}, **changes}, attributes
-        )
+        values = {**{name: bad for name, (_, bad) in self.store.levels.items()}, **changes}
+        asked = {WANTED: told, "purpose": Purpose.ASKED.value, "reason": reason}
+        return self.store.begin(self.store.params(values), asked)
 
     def finish(self, trial: FrozenTrial, result: TrialResult) -> Outcome:
         """Write what came out.

@@ -49,9 +49,6 @@ MOST_INTERMEDIATE = 50
 """Steps of a trial that Optuna is given: each is a transaction of some 1.2 ms in SQLite, and more make no curve
 plainer. The trial's folder has them all."""
 
-BESIDES = "besides"
-"""Attribute of a trial: names of the settings, beside the factors, that it sets otherwise than the user has them."""
-
 KEY = "key"
 """Attribute of a study: what the file is called that its writer locks."""
 
@@ -190,11 +187,6 @@ class Store:
         """
         template = self._template(TrialState.RUNNING, None, params, attributes)
         return self.storage.get_trial(self.storage.create_new_trial(self._id, template_trial=template))
-
-    def begin_values(self, configuration: Configuration, attributes: JsonObject) -> FrozenTrial:
-        """As `begin`, for a run with values of its own, and settings that are no factors."""
-        besides = [name for name in configuration if name not in self.distributions]
-        return self.begin(self.params(configuration), {**attributes, BESIDES: besides})
 
     def take(self, number: int, attributes: JsonObject) -> None:
         """Write what is asked into a trial that Optuna has begun by itself."""

@@ -71,7 +71,7 @@ def begin(store: Store, attempt: Attempt, mode: str) -> int:
         "mode": mode,
     }
     purpose = {"purpose": Purpose.RECOMMEND.value, "run": attempt.aim.value, "reason": attempt.reason}
-    return store.begin_values(attempt.configuration, {SAFE: plain(asked), **purpose}).number
+    return store.begin(store.params(attempt.configuration), {SAFE: plain(asked), **purpose}).number
 
 
 def finished(store: Store) -> list[FrozenTrial]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from bisect_cfg import Bisection
 from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.errors import InputError
 from bisect_cfg.report import recorded
@@ -20,7 +18,6 @@ from bisect_cfg.report.markdown import as_json, as_markdown
 from bisect_cfg.report.recorded import Recorded, read, read_metrics, ruled_out
 from bisect_cfg.store.encoding import QUESTION
 from bisect_cfg.store.invocation import write_command
-from bisect_cfg.store.rows import recorded_trials
 from bisect_cfg.store.storage import sqlite_storage
 from bisect_cfg.store.store import Store
 from tests.report import made
@@ -74,18 +71,6 @@ def test_a_long_line_of_the_log_leaves_room_in_an_issue(tmp_path: Path) -> None:
     (first / "log.txt").write_text("loading\n" + "z" * 60_000 + "\n")
     words = as_markdown(read(tmp_path))
     assert len(words) < 4_000 and "more characters)" in words and "loading" in words
-
-
-def test_where_nothing_can_be_written_a_copy_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "s").mkdir()
-    storage = f"sqlite:///{tmp_path / 's/study.db'}"
-    Bisection({"a": 1}, {"a": 2}, lambda c: c["a"] < 2, isolation="none", storage=storage).run()
-    before = recorded_trials(tmp_path / "s")
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
-    (tmp_path / "s").rename(tmp_path / "t")
-    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "t").iterdir()}
-    assert recorded_trials(tmp_path / "t") == before and before
-    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "t").iterdir()} == kept
 
 
 def test_a_damaged_database_is_told(tmp_path: Path) -> None:

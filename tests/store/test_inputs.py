@@ -67,7 +67,7 @@ def test_what_has_changed_is_said(tmp_path, change, said) -> None:
     state = state_of(target, libraries=dict(VERSIONS), gpus=[], read={}, written=[])
     change(tmp_path, state)
     found = changes(state, target, {"only": []}, {"trl": "1.16"}, ["H200"])
-    assert list(map(str, found)) == [text.format(folder=tmp_path) for text in said]
+    assert list(found) == [text.format(folder=tmp_path) for text in said]
 
 
 options = st.dictionaries(
@@ -81,12 +81,12 @@ def test_options_and_versions_are_the_same_or_named(tmp_path_factory, then, now,
     """One that is left out has changed as one that is added."""
     target = Target(tmp_path_factory.mktemp("target"))
     found = changes(state_of(target, options=then, libraries=had), target, now, has, [])
-    assert {change.name for change in found if change.name} == {
+    assert {name for name in found.values() if name} == {
         name for name in {*then, *now} if then.get(name) != now.get(name)
     }
     flags = {"--good", "--pin", "--from-checkpoint", "--training", "--failure"}
-    assert {str(change) for change in found if change.name} <= flags
-    assert [str(change).split(" ")[0] for change in found if not change.name] == [
+    assert {text for text, name in found.items() if name} <= flags
+    assert [text.split(" ")[0] for text, name in found.items() if not name] == [
         name for name in had if had[name] != has.get(name)
     ]
 
