@@ -150,8 +150,8 @@ def spans_of(text: str, pieces: Iterable[tuple[str, Piece]], by_lines: bool) -> 
         first, last = text.rfind("\n", 0, span.start) + 1, text.find("\n", max(span.start, span.end - 1)) + 1
         within = [span]
         if groups and first < groups[-1][1]:
-            first, _, before = groups.pop()
-            within = [*before, span]
+            first, _, others = groups.pop()
+            within = [*others, span]
         groups.append((first, last or len(text), within))
     return [
         Span(
