@@ -47,7 +47,7 @@ def answer(
     traces = Traces.of(folder)
     traces.events.rows += [Opened(str(path), "r") for path in opened]
     capture, bad = SimpleNamespace(args=args, deepspeed=None, others={}), {one.name: one.bad for one in factors}
-    settings = SimpleNamespace(capture=capture, varied=factors, pins={}, bad=bad)
+    settings = SimpleNamespace(seen=True, capture=capture, varied=factors, pins={}, bad=bad)
     target = Script(folder / "train.py", arguments)
     return SimpleNamespace(script=target, settings=settings, bad_run=SimpleNamespace(traces=traces))
 
