@@ -150,6 +150,7 @@ class Target(Part):
     training: int | None = None
     trainer: str | None = None
     config: str | None = None
+    resumes_from: str | None = None
 
 
 class Origin(Part):

@@ -14,7 +14,7 @@ from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.doctor.placement import findings as placement_findings
 from bisect_cfg.explain.match import Match
-from bisect_cfg.probe.protocol import Placed, Raised, to_json
+from bisect_cfg.probe.protocol import Placed, Raised, ResumeSkipped, to_json
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.report.answer import (
     Answer,
@@ -338,7 +338,9 @@ def _target(found: Findings) -> Target:
     script, run = found.script, found.bad_run
     capture = read_capture(run.traces.events.rows) if run is not None else None
     which = () if capture is None else (capture.training.number, capture.training.trainer, capture.args.cls)
-    return Target(str(script.path), tuple(script.shown_arguments), script.shown, *which)
+    skipped = None if run is None else run.traces.event(ResumeSkipped)
+    arguments = tuple(script.shown_arguments)
+    return Target(str(script.path), arguments, script.shown, *which, resumes_from=skipped and skipped.path)
 
 
 def _environments(environments: Environments) -> JsonObject:

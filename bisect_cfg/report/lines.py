@@ -163,9 +163,11 @@ def _outcome(answer: Answer, folder: Path | None) -> Iterator[Line]:
         healthy = f"{count(ran, 'step')}, all healthy" if ran else "exit status 0"
         yield Line("RESULT", f"Your configuration does not fail: {healthy}. Nothing to isolate.")
         if ran and folder is not None:
+            resumed = answer.target.resumes_from
             yield from _labelled(
                 "TRY",
                 (
+                    *((f"--from-checkpoint {resumed}, where it fails only when it resumes.",) if resumed else ()),
                     "--until-failure goes on as long as it takes, --log FILE as long as the run that failed did.",
                     "--restart tries again, where it fails now and then.",
                     "Run bisect-cfg on the machine where it fails, where it fails only there.",
