@@ -93,15 +93,10 @@ def lines_of(answer: Answer, folder: Path | None = None, program: str = PROGRAM)
     return [line._replace(text=clean(line.text)) for line in lines]
 
 
-def as_text(lines: Iterable[Line], details: bool = True) -> str:
-    """Lines as plain text, labels in one column."""
-    wanted = (line for line in lines if details or not line.detail)
-    return "\n".join(f"{line.label:<{LABEL_WIDTH}}{indented(line)}".rstrip() for line in wanted)
-
-
-def indented(line: Line) -> str:
-    """The text of a line; an edit stands below its place."""
-    return f"  {line.text}" if line.kind == EDIT else line.text
+def as_text(lines: Iterable[Line]) -> str:
+    """Lines as plain text, labels in one column; an edit stands below its place."""
+    texts = (f"{line.label:<{LABEL_WIDTH}}{'  ' * (line.kind == EDIT)}{line.text}" for line in lines)
+    return "\n".join(map(str.rstrip, texts))
 
 
 def _labelled(label: str, texts: Iterable[str], kind: str = TEXT, detail: bool = False) -> Iterator[Line]:

@@ -40,7 +40,8 @@ def as_markdown(recorded: Recorded) -> str:
 
 def _head(answer: Answer, folder: Path | None) -> Iterator[str]:
     yield f"### bisect-cfg: {_code(title_of(answer))}, {STATUS.get(answer.status, '')}"
-    yield _block(as_text([line for line in lines_of(answer) if line.label not in ("RUN", "LOG")], details=False))
+    shown = (line for line in lines_of(answer) if not line.detail and line.label not in ("RUN", "LOG"))
+    yield _block(as_text(shown))
 
 
 def _configuration(answer: Answer) -> Iterator[str]:

@@ -31,20 +31,18 @@ class Hanging:
 
     Args:
         words: the text.
-        first: columns before it.
         rest: columns before its further lines.
     """
 
-    def __init__(self, words: Text, first: int = 0, rest: int = 7) -> None:
-        self.words, self.first, self.rest = words, first, rest
+    def __init__(self, words: Text, rest: int) -> None:
+        self.words, self.rest = words, rest
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if options.no_wrap:
-            yield Text(" " * self.first) + self.words
+            yield self.words
             return
-        narrow = options.max_width < NARROW
-        first, rest = (min(columns, NARROW_INDENT) if narrow else columns for columns in (self.first, self.rest))
-        left, indent = self.words.copy(), first
+        rest = min(self.rest, NARROW_INDENT) if options.max_width < NARROW else self.rest
+        left, indent = self.words.copy(), 0
         left.expand_tabs()
         while left:
             line, *more = left.wrap(console, options.max_width - indent)
@@ -82,7 +80,7 @@ def _without_secrets(renderable: ConsoleRenderable | str | Hanging) -> ConsoleRe
     if isinstance(renderable, Hanging):
         words = _without_secrets(renderable.words)
         assert isinstance(words, Text)
-        return Hanging(words, renderable.first, renderable.rest)
+        return Hanging(words, renderable.rest)
     words = renderable.plain if isinstance(renderable, Text) else renderable
     if not isinstance(words, str) or (shown := scrub(words)) == words:
         return renderable
