@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -98,7 +98,8 @@ def load_toml(text: str) -> dict[str, Any]:
         ValueError: it is none, or holds what cannot be used.
     """
     try:
-        return _checked(json.loads(json.dumps(tomllib.loads(text), default=str)))
+        content: dict[str, Any] = _checked(json.loads(json.dumps(tomllib.loads(text), default=str)))
+        return content
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -149,7 +150,7 @@ def _loader(settings: bool) -> type:
             if tag is None or tag.rpartition(":")[2] not in _NO_JSON
         }
 
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, object]:
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
             names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
             if settings and len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)

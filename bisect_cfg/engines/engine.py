@@ -8,10 +8,9 @@ from typing import Protocol, TypeVar
 Asked = TypeVar("Asked")
 Asked_contra = TypeVar("Asked_contra", contravariant=True)
 Result = TypeVar("Result")
-Result_co = TypeVar("Result_co", covariant=True)
 
 
-class Engine(Protocol[Asked_contra, Result_co]):
+class Engine(Protocol[Asked_contra, Result]):
     """Runs trials.
 
     Attributes:
@@ -20,7 +19,7 @@ class Engine(Protocol[Asked_contra, Result_co]):
 
     slots: int
 
-    def submit(self, asked: Asked_contra) -> Future[Result_co]:
+    def submit(self, asked: Asked_contra) -> Future[Result]:
         """Begin a trial. It may be over when this returns."""
         ...
 

@@ -112,9 +112,9 @@ def standing(lines: Sequence[LogLine]) -> LogLine | None:
 def _time(line: LogLine) -> datetime | None:
     """The time that a line carries; one without a year is of 2000, one without a date of its first day."""
     for found in filter(None, (pattern.search(line.shown[:200]) for pattern in _TIMES)):
-        year, month, day, *clock = (int(part or 0) for part in found.groups())
+        year, month, day, hour, minute, second = (int(part or 0) for part in found.groups())
         with suppress(ValueError):
-            return datetime(year or 2000, month or 1, day or 1, *clock)
+            return datetime(year or 2000, month or 1, day or 1, hour, minute, second)
     return None
 
 

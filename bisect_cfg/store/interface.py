@@ -65,7 +65,8 @@ class TrialResult:
         of data than the user's has other numbers. Of a pass, how many it made."""
         if self.signature is None or not self.step:
             return self.step
-        return self.step + self.attributes.get("observation", {}).get("before", 0)
+        before: int = self.attributes.get("observation", {}).get("before", 0)
+        return self.step + before
 
 
 class Runner(Protocol):

@@ -44,7 +44,7 @@ def written_here(folder: Path, command: JsonObject) -> bool:
             known = os.stat(path)
             if known.st_uid != mine or known.st_mode & stat.S_IWOTH:
                 return False
-        return command["made"] == folder.stat().st_ino
+        return bool(command["made"] == folder.stat().st_ino)
     except OSError:
         return False
 

@@ -21,6 +21,7 @@ LOOK_SECONDS = 1.0
 
 Begun = TypeVar("Begun")
 Result = TypeVar("Result")
+Result_contra = TypeVar("Result_contra", contravariant=True)
 
 
 class Spent(Exception):
@@ -66,7 +67,7 @@ class Action(enum.Enum):
     DONE = "done"
 
 
-class Work(Protocol[Begun, Result]):
+class Work(Protocol[Begun, Result_contra]):
     """What a phase asks and records.
 
     Attributes:
@@ -80,7 +81,7 @@ class Work(Protocol[Begun, Result]):
         it into `running`."""
         ...
 
-    def record(self, begun: Begun, result: Result) -> None:
+    def record(self, begun: Begun, result: Result_contra) -> None:
         """Write what came of it, and take it from `running`."""
         ...
 

@@ -393,7 +393,7 @@ def _interpreter_of(launch: Launch, python: str | None) -> str:
         return str(said_by(words, SECONDS) or python or sys.executable)
     if PYTHON.fullmatch(os.path.basename(first)):
         return first
-    likely = (named_by(first), os.path.join(os.path.dirname(first), "python"), python)
+    likely: tuple[str | None, ...] = (named_by(first), os.path.join(os.path.dirname(first), "python"), python)
     if launch.kind == PROGRAM:
         likely = (python, shutil.which("python"))
     return next((found for found in likely if found and os.access(found, os.X_OK)), sys.executable)

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bisect_cfg.common.cells import MARK, code_cells
 from bisect_cfg.common.files import read_text
@@ -253,7 +253,8 @@ def _difference(before: list[str], after: list[str]) -> tuple[int, int, list[str
 def _call_in(text: str) -> tuple[str, _Call | None]:
     """What stands left of a call of `get_ipython()` (``files = ``), and the call."""
     try:
-        node = ast.parse(text).body[0].value
+        node: Any = ast.parse(text).body[0]
+        node = node.value
         if node.func.value.func.id == "get_ipython":
             call = _Call(node.func.attr, [argument.value for argument in node.args])
             return text[: text.index("get_ipython()")], call

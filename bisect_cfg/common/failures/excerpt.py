@@ -75,7 +75,7 @@ class Excerpt(NamedTuple):
     """
 
     lines: list[LogLine]
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple's own, which nobody needs here
     whole: bool
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from bisect_cfg.common.configuration import Value
 
@@ -46,8 +47,8 @@ def agrees(wanted: Value, actual: Value) -> bool | None:
     actual = plain(actual)
     if isinstance(wanted, bool):
         return is_on(actual) is wanted
-    if is_comparison(wanted):
-        sign, limit = _COMPARISON.fullmatch(wanted).groups()
+    if comparison := _COMPARISON.fullmatch(wanted) if isinstance(wanted, str) else None:
+        sign, limit = comparison.groups()
         number = None if isinstance(actual, bool) else _number(actual)
         return None if number is None else _OPERATORS[sign](number, float(limit))
     if wanted is None or actual is None or isinstance(actual, bool):
@@ -74,7 +75,7 @@ def plain(value: Value) -> Value:
     return text.removeprefix("torch.") if text.startswith("torch.") else value
 
 
-def _number(value: Value) -> float | None:
+def _number(value: Any) -> float | None:
     try:
         return float(value)
     except (TypeError, ValueError):
