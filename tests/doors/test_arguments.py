@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tools import assert_clear, slow
@@ -73,7 +72,7 @@ def test_arguments_are_checked_before_anything_runs(tmp_path, monkeypatch, name,
 
 @table("value, error, words", [
     *((value, TypeError, "cannot be compared as a whole")
-      for value in (np.array([1, 2]), np.array([1]), np.array([]), torch.tensor([1.0, 2.0]), Odd(), [np.array([1, 2])],
+      for value in (np.array([1, 2]), np.array([1]), np.array([]), Odd(), [np.array([1, 2])],
                     {"a": (np.array([1, 2]),)})),
     *((value, ValueError, "contains itself") for value in (ITSELF, ITSELF[1])),
 ])  # fmt: skip
@@ -92,7 +91,7 @@ def test_values_that_cannot_be_compared_or_written(value, error, words) -> None:
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
-OBJECTS = [np.float32(0.5), np.int64(3), np.bool_(True), torch.float16, Outcome.PASS, Path("a"), never, {1, 2}, b"a"]
+OBJECTS = [np.float32(0.5), np.int64(3), np.bool_(True), np.dtype(int), Outcome.PASS, Path("a"), never, {1, 2}, b"a"]
 
 
 @given(st.recursive(SCALARS | st.sampled_from(OBJECTS), lambda one: st.lists(one) | st.dictionaries(st.text(), one)))

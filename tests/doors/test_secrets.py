@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -11,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from installed_classes import config_classes
 from tools import slow
 
 from bisect_cfg.probe import values
@@ -290,25 +290,9 @@ def test_factors_of_a_bisection_that_are_secrets(tmp_path):
 # ------------------------------------------------------------------------------------------------------ what is secret
 
 
-@pytest.mark.training  # imports trl
 def test_names_over_every_installed_config_class():
-    import peft
-    import transformers
-    import trl
-
-    found = set()
-    for module in (trl, transformers, peft):
-        for name in dir(module):
-            if not name.endswith(("Config", "Arguments")):
-                continue
-            try:
-                cls = getattr(module, name)
-            except Exception:  # needs a package that is not installed
-                continue
-            if dataclasses.is_dataclass(cls):
-                found |= {
-                    field.name for field in dataclasses.fields(cls) if is_secret_name(field.name, "0123456789abcdef")
-                }
+    names = {name for fields in config_classes().values() for name in fields}
+    found = {name for name in names if is_secret_name(name, "0123456789abcdef")}
     assert "hub_token" in found
     assert found <= {"hub_token", "push_to_hub_token"}, found
 

@@ -106,7 +106,10 @@ ROW = f"""
     import time, toy
     from transformers import TrainerCallback
     from trl import GRPOConfig
+    from trl.trainer.utils import RepeatSampler
 
+    BAD = list(RepeatSampler(range(400), mini_repeat_count=4, batch_size=1, seed=42))[8 * 59]
+    print("BAD", BAD, flush=True)
     args = GRPOConfig(output_dir="out", max_steps=400, temperature=1.2, weight_decay=0.1, gradient_accumulation_steps=2,
                       **dict({toys.settings()}))
 
@@ -128,14 +131,12 @@ ROW = f"""
 @pytest.mark.training
 def test_a_row_of_the_data_is_found_without_the_training_before_it(real_tool):
     """Its place in TRL's order is that of its sampler."""
-    from trl.trainer.utils import RepeatSampler
-
-    order = list(RepeatSampler(range(400), mini_repeat_count=4, batch_size=1, seed=42))[::4]
-    row, step = order[2 * 59], 60
-    toys.write(real_tool.folder, ROW.replace("BAD", str(row)))
+    step = 60
+    toys.write(real_tool.folder, ROW)
     options = ("--isolate-data", "--no-where", "--prove", "from-checkpoint", *TWO, "--no-recommend")
     study = real_tool.bisect(*options, "train.py", seconds=600)
     assert study.causes == [["temperature"]] and study.result["failure"]["step"] == step
+    row = int((study.folder / "trials/0/log.txt").read_text().partition("BAD ")[2].split()[0])
     assert study.result["origin"]["kind"] == "data" and study.result["rows"]["guilty"] == [[row]]
     told = " ".join(study.said.out.split())
     assert f"row {row}" in told and "so the data of that step does it" in told

@@ -8,14 +8,13 @@ defaults, and as the user's own.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import warnings
 from pathlib import Path
 
 import pytest
 import toys
 import yaml
+from installed_classes import config_classes
 from tools import slow
 
 from bisect_cfg.common.configuration import equal
@@ -45,19 +44,6 @@ for case in cases:
     except Exception as error:
         print("REFUSED", case["name"], error)
 """
-
-
-def fields(cls: str) -> dict[str, object]:
-    """Name -> default of all fields that can be passed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made = getattr(__import__(CLASSES[cls]), cls)
-    found = {}
-    for field in dataclasses.fields(made):
-        if field.init:
-            factory = field.default_factory
-            found[field.name] = field.default if factory is dataclasses.MISSING else factory()
-    return found
 
 
 def arguments_for(name: str, default: object) -> str:
@@ -139,7 +125,7 @@ SAME = {"bf16", "dataloader_pin_memory"}
 
 @pytest.mark.parametrize("cls", ["GRPOConfig", slow("SFTConfig"), slow("DPOConfig")])
 def test_every_field_of_a_training_config(warm, tmp_path, cls):
-    names, known = fields(cls), fields("GRPOConfig")
+    names, known = config_classes()[cls], config_classes()["GRPOConfig"]
     if cls != "GRPOConfig":  # what it has in common with GRPOConfig, it inherits from the same class
         names = {name: default for name, default in names.items() if known.get(name, "") != default or name in OBJECTS}
     users = [
@@ -196,7 +182,7 @@ def test_every_field_of_a_training_config(warm, tmp_path, cls):
     "cls, kind, namespace", [("ModelConfig", "modelcfg", "model"), slow("LoraConfig", "peft", "peft")]
 )
 def test_every_field_of_the_model_and_of_lora(warm, tmp_path, cls, kind, namespace):
-    names = fields(cls)
+    names = config_classes()[cls]
     users = [case(cls, arguments_for(name, default), name) for name, default in names.items()]
     rows, refused = built(warm, tmp_path / "users", [*users, case("GRPOConfig", "use_cpu=True")])
     args = [row for row in rows if getattr(row, "kind", "") == "args"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import subprocess
@@ -13,9 +12,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from installed_classes import config_classes
 from packaging.specifiers import SpecifierSet
-from peft import LoraConfig
-from trl import DPOConfig, GRPOConfig, ModelConfig, SFTConfig
 
 from bisect_cfg.common import parameters
 from bisect_cfg.common.parameters import address, canonical, every, parameter, spelled, successors, table
@@ -34,39 +32,41 @@ GROUPS = yaml.safe_load(parameters.FILE.read_text())["groups"]
 ROWS = [pytest.param(row, id=row["name"][0]) for row in table().rows]
 
 
-def fields(*classes: type) -> set[str]:
-    return {field.name for cls in classes for field in dataclasses.fields(cls)}
-
-
-TRAINING = fields(GRPOConfig, SFTConfig, DPOConfig)
-KNOWN = {"": TRAINING | fields(ModelConfig), "model": fields(ModelConfig), "peft": fields(LoraConfig)}
+@pytest.fixture(scope="module")
+def known() -> dict[str, set[str]]:
+    """Namespace -> the settings that the installed classes have in it."""
+    of = {
+        "": ("GRPOConfig", "SFTConfig", "DPOConfig", "ModelConfig"),
+        "model": ("ModelConfig",),
+        "peft": ("LoraConfig",),
+    }
+    return {space: {name for cls in classes for name in config_classes()[cls]} for space, classes in of.items()}
 
 
 # ------------------------------------------------------------------------------------------------- the table
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_row_is_about_settings_that_exist_or_says_what_became_of_them(row: dict) -> None:
+def test_a_row_is_about_settings_that_exist_or_says_what_became_of_them(known, row: dict) -> None:
     there = [SpecifierSet(versions).contains(version(package)) for package, versions in row.get("removed", {}).items()]
     for name in row["name"]:
         namespace, _, last = name.rpartition(".")
         if name.endswith("*"):
-            known = KNOWN.get(namespace, {last[:-1]})
-            assert any(field.startswith(last[:-1]) for field in known), name
-        elif namespace in KNOWN:
-            settable = last in KNOWN[namespace]
+            assert any(field.startswith(last[:-1]) for field in known.get(namespace, {last[:-1]})), name
+        elif namespace in known:
+            settable = last in known[namespace]
             assert settable or all(there) and (there or "gone" in row), f"{name}: no class has it, and no row says why"
             assert not (settable and any(there)), f"{name} is there, and said to be removed"
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_row_says_where_it_is_from_and_holds_together(row: dict) -> None:
+def test_a_row_says_where_it_is_from_and_holds_together(known, row: dict) -> None:
     assert row["source"] and all(map(address, row["source"]))
     assert ("risk" in row) <= ("why" in row) and row.get("risk", 1.0) > 0 and row.get("weight", 1.0) > 0
     assert row.get("group", "kernels") in GROUPS and row.get("scale", "complement") == "complement"
     assert set(row.get("resource", ())) <= {"memory", "time"} and len(row.get("risky_default", (1, 2))) == 2
     assert ("instead" in row) <= ("gone" in row and "removed" in row)
-    assert all(name in KNOWN[""] for name in row.get("idle_under", ()))
+    assert all(name in known[""] for name in row.get("idle_under", ()))
 
 
 def test_failures_speak_of_the_groups() -> None:
