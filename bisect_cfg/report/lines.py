@@ -403,16 +403,17 @@ def _verified(
     seeds = ", each with its own seed" if found.seeds else ""
     healthy, rate = f"Healthy in {claim.seen} of {claim.runs} runs{of}{seeds}", answer.reproduction.rate
     more = MORE_SEEDS if claim.runs < MORE_SEEDS else 2 * claim.runs
-    lucky = rate is not None and rate < bound
-    if rate is not None and lucky:
+    if rate is not None and rate < bound:
         more = max(repeats_for(rate), claim.runs + 1)
         luck = f"That may be luck, as your settings fail in only {percent(rate)} of the runs."
-        yield Line("", f"{healthy}. {luck} Before you rely on it:", NOTE)
+        said, kind, surer = f"{healthy}. {luck}", NOTE, "Check it before you rely on it:"
     else:
-        yield Line("", f"{healthy}: {'start your training with it' if answer.horizon else 'you can use it'}.")
-        yield Line("", "To be surer before a long run:", detail=True)
+        use = "start your training with it" if answer.horizon else "you can use it"
+        said, kind, surer = f"{healthy}: {use}.", TEXT, "To be surer before a long run:"
+    yield Line("", said, kind)
     if study is not None:
-        yield Line("", study.typed("recommend", f"--verify-seeds {more}"), COMMAND, not lucky)
+        yield Line("", surer, kind, kind == TEXT)
+        yield Line("", study.typed("recommend", f"--verify-seeds {more}"), COMMAND, kind == TEXT)
     rules_out = f"{count(claim.runs, 'healthy run')} rule{'s' * (claim.runs == 1)} out failure rates above"
     yield Line("", f"{rules_out} {percent(bound)}, {more} those above {percent(failure_bound(more))}.", DIM, True)
 
