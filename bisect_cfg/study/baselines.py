@@ -119,7 +119,8 @@ class Baselines:
         and the good one passes.
 
         A script can make a start unsound in ways that only the second trial shows (it deletes a folder that all forks
-        share), so a good configuration that dies is tried at the next start before that is believed.
+        share), so a good configuration that dies is tried at the next start before that is believed; not so one that
+        cannot begin (its adapter has other weights than the checkpoint), which no start cures.
 
         Returns:
             The further runs of the bad configuration that count, and the run of the good one; None in its place if
@@ -139,7 +140,7 @@ class Baselines:
                 ended.append((start, again, good_run))
                 good_run = self._with_needed_pinned(bad_run, start, good_run, only_named=True)
             outcome = study.outcome_of_good(good_run)
-            if outcome is not Outcome.UNRESOLVED or start == COLD:
+            if outcome is not Outcome.UNRESOLVED or start == COLD or good_run.shown.signature.kind == INVALID:
                 break
             study.note(
                 f"In trials {STARTS[start].said} the good configuration ends with {good_run.shown.signature}; "

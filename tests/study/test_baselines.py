@@ -13,7 +13,7 @@ from toys import script
 from bisect_cfg.common.configuration import Factor, Outcome
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.parameters import every
-from bisect_cfg.runner.verdict import Observation
+from bisect_cfg.runner.verdict import INVALID, Observation
 from bisect_cfg.store.causes import Report
 from bisect_cfg.study import baselines as module
 from bisect_cfg.study.baselines import DEFAULTS, Baselines, with_defaults_of_the_moved
@@ -143,3 +143,27 @@ def test_why_trials_do_not_start_warm_is_said_once() -> None:
     )
     assert not any(Baselines._bring_up(baselines, start) for start in ("config", "imports", "config"))
     assert notes == ["Trials are not forked from your script at its configuration: threads run."]
+
+
+@pytest.mark.parametrize(
+    ("died", "tried"),
+    [
+        (Signature(INVALID, "the checkpoint's optimizer cannot be loaded"), ["config"]),
+        (Signature("exception", "FileNotFoundError"), ["config", "imports", "cold"]),
+    ],
+)
+def test_what_cannot_begin_is_not_tried_at_a_colder_start(tmp_path, monkeypatch, died, tried) -> None:
+    starts: list[str] = []
+
+    def good_baseline(self: Baselines, bad_run: object, start: str) -> object:
+        starts.append(start)
+        return run(tmp_path, replace(DIED, died=died))
+
+    monkeypatch.setattr(Baselines, "_allowed_starts", lambda self: ("config", "imports", "cold"))
+    monkeypatch.setattr(Baselines, "_failing_from", lambda self, start: [])
+    monkeypatch.setattr(Baselines, "_good_baseline", good_baseline)
+    settings = SimpleNamespace(good=GOOD, bad=BAD, varied=(), seen=False)
+    study = study_of(tmp_path, Runner(tmp_path, settings, lambda question: run(tmp_path, DIED)))
+    study.site.starts = SimpleNamespace(start_at=lambda start: None)
+    _, good = Baselines(study).find(run(tmp_path, DIED))
+    assert good.shown.signature == died and starts == tried
