@@ -8,6 +8,8 @@ from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Any
 
+from msgspec import structs
+
 from bisect_cfg.common.configuration import Outcome, Purpose, configuration_of
 from bisect_cfg.common.failures.health import ODDITIES, Symptom
 from bisect_cfg.common.fingerprint import Fingerprint
@@ -72,18 +74,17 @@ def answer_of(found: Findings, environment: Fingerprint) -> Answer:
     if found.origin is not None:
         kind = "data" if found.origin.checkpoint is None else "state"
         origin = Origin(kind, found.origin.step, found.origin.checkpoint, found.proven)
-    answer = Answer(
-        found.status,
-        tuple(_trials(found)),
-        report.complete,
+    searched = _searched(report)
+    answer = structs.replace(
+        searched,
+        status=found.status,
+        trials=tuple(_trials(found)),
         failure=failure_of(found.bad_run),
-        good_failure=_failure_of_good(found),
+        good_failure=failure_of(found.good_run) if found.report is None else None,
         where=None if found.place is None else _where(found.place),
         placement=_placement(found.bad_run),
         causes=() if found.bad_run is None else tuple(_cause(found, found.bad_run, cause) for cause in report.causes),
-        corrections=report.corrections,
-        masking=_masking(report),
-        reproduction=_reproduction(report) if found.report is not None or not found.again else _seen_once(found),
+        reproduction=_seen_once(found) if found.report is None and found.again else searched.reproduction,
         not_varied=dict(found.settings.not_varied) if found.settings is not None else {},
         unvaried=_unvaried(found),
         recommendation=recommendation_of(found, issue),
@@ -96,7 +97,7 @@ def answer_of(found: Findings, environment: Fingerprint) -> Answer:
         horizon=found.horizon,
         origin=origin,
         rows=None if found.rows is None else found.rows.to_json(),
-        notes=(*found.notes, *report.notes),
+        notes=(*found.notes, *searched.notes),
         warnings=tuple(_warnings(found)),
         # One that dies before it trains does not say it.
         simulated=simulated(found.bad_run) or simulated(found.good_run),
@@ -112,18 +113,21 @@ def answer_of_report(report: Report) -> Answer:
     if text and not message.startswith(SUBJECT):
         text = f"fails: {message}"
     failure = Failure(message=message, signature=report.signature, text=text) if report.signature else None
-    answer = Answer(
+    causes = tuple(cause_of(cause, text) for cause in report.causes)
+    return of_plain(plain(structs.replace(_searched(report), failure=failure, causes=causes)))
+
+
+def _searched(report: Report) -> Answer:
+    """What the search says of any study: all but its failure, its causes and its trials."""
+    return Answer(
         report.status,
         complete=report.complete,
-        failure=failure,
-        causes=tuple(cause_of(cause, text) for cause in report.causes),
         corrections=report.corrections,
-        masking=_masking(report),
-        reproduction=_reproduction(report),
+        masking=tuple(Masking(settings, cause) for settings, cause in report.masking),
+        reproduction=Reproduction(report.reproduction_rate, report.reproduction_interval or ()),
         notes=report.notes,
         seconds=report.seconds,
     )
-    return of_plain(plain(answer))
 
 
 def simulated(run: Run | None) -> str:
@@ -170,10 +174,6 @@ def failure_of(run: Run | None) -> Failure | None:
         run.shown.step_of_training,
         f"trials/{run.folder.name}/log.txt",
     )
-
-
-def _failure_of_good(found: Findings) -> Failure | None:
-    return failure_of(found.good_run) if found.report is None else None
 
 
 def known_issue(match: Match | None) -> KnownIssue | None:
@@ -270,14 +270,6 @@ def _counted_otherwise(found: Findings, trials: Iterable[int]) -> str:
     if found.origin is None or not began or began == found.origin.step:
         return ""
     return f" (its steps take other amounts of data than yours: it began at its step {began}, your {found.origin.step})"
-
-
-def _masking(report: Report) -> tuple[Masking, ...]:
-    return tuple(Masking(settings, cause) for settings, cause in report.masking)
-
-
-def _reproduction(report: Report) -> Reproduction:
-    return Reproduction(report.reproduction_rate, report.reproduction_interval or ())
 
 
 def _seen_once(found: Findings) -> Reproduction:
