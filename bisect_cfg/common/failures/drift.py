@@ -100,10 +100,10 @@ def deviations(
 def _non_finite(rows: Sequence[Row], good: Sequence[Row], scaler: bool) -> Iterator[Deviation]:
     for name in health.WATCHED:
         judged = rows[SCALER_STEPS:] if scaler and name == "grad_norm" else rows
-        odd = [row for row in judged if not math.isfinite(health.number(row, name) or 0.0)]
-        if odd and all(math.isfinite(health.number(row, name) or 0.0) for row in good):
-            text = f"{name} is {health.number(odd[0], name)} at {len(odd)} of {len(rows)} steps"
-            yield Deviation(name, text, odd[0]["step"])
+        odd = health.not_finite(judged, name)
+        if odd and not health.not_finite(good, name):
+            step, value = odd[0]
+            yield Deviation(name, f"{name} is {value} at {len(odd)} of {len(rows)} steps", step)
 
 
 def _drifts(rows: Sequence[Row], good: Sequence[Row], dead: bool) -> Iterator[Deviation]:

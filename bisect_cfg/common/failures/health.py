@@ -21,7 +21,7 @@ import math
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from statistics import fmean, median, stdev
 
 Row = dict[str, float | str | None]  # metrics of one optimizer step, by name, and its `step` and `time`
@@ -145,6 +145,12 @@ def number(row: Row, name: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
+def not_finite(rows: Sequence[Row], name: str) -> list[tuple[int, float]]:
+    """Step and value of the rows in which a metric is NaN or infinite."""
+    told = ((row["step"], number(row, name)) for row in rows)
+    return [(step, value) for step, value in told if value is not None and not math.isfinite(value)]
+
+
 def has_rewards(rows: Sequence[Row]) -> bool:
     """Whether a run learns from rewards: its loss says little then. Otherwise its entropy does, which falls with it."""
     return any(number(row, name) is not None for row in rows for name in _REWARDS)
@@ -174,8 +180,8 @@ class Watch:
 
     def symptoms(self, rows: Sequence[Row], ended: bool, earlier: Sequence[Row] = ()) -> list[Symptom]:
         """As `symptoms`, of all rows that there are by now. Those of another training begin a new watch."""
-        same = self._taken == 0 or (rows and rows[0] is self._first[0])
-        if len(rows) < self._taken or not same or earlier is not self._earlier or not self._taken:
+        goes_on = len(rows) >= self._taken > 0 and rows[0] is self._first[0] and earlier is self._earlier
+        if not goes_on:
             self._begin(rows, earlier)
         for row in rows[self._taken :]:
             for watch in (self._unending, self._collapsing, self._diverging):
@@ -226,10 +232,10 @@ class _Unending:
 
 def _broken_reward(row: Row) -> str:
     """The metric by which a step had a reward that is not finite; "" if it had none."""
-    parts = (name for name in row if name.startswith(OF_REWARDS))
-    if (value := number(row, REWARD)) is not None and not math.isfinite(value):
+    broken = [name for name in row if (value := number(row, name)) is not None and not math.isfinite(value)]
+    if REWARD in broken:
         return REWARD
-    return next((name for name in parts if (value := number(row, name)) is not None and math.isinf(value)), "")
+    return next((name for name in broken if name.startswith(OF_REWARDS) and math.isinf(row[name])), "")
 
 
 class _Diverging:
@@ -470,21 +476,18 @@ def remarks(rows: Sequence[Row]) -> list[Symptom]:
     """Oddities worth a line in the report though the run is not called failed for them: "non-finite", or "slow"."""
     found = []
     for name in WATCHED:
-        if odd := [row["step"] for row in rows if (v := number(row, name)) is not None and not math.isfinite(v)]:
-            value = next(number(row, name) for row in rows if row["step"] == odd[0])
-            text = f"{name} is {value} at {len(odd)} of {len(rows)} steps (first at step {odd[0]})"
-            found.append(Symptom("non-finite", name, odd[0], text))
+        if odd := not_finite(rows, name):
+            step, value = odd[0]
+            text = f"{name} is {value} at {len(odd)} of {len(rows)} steps (first at step {step})"
+            found.append(Symptom("non-finite", name, step, text))
     slow = slower_steps(rows)
     return [*found, slow] if slow is not None else found
 
 
 def slower_steps(rows: Sequence[Row]) -> Symptom | None:
     """Steps that took much longer than usual. The first is left out: it pays for allocation and compilation."""
-    took = [
-        (int(row["step"]), row["time"] - before["time"])
-        for before, row in zip(rows, rows[1:], strict=False)
-        if isinstance(row.get("time"), (int, float)) and isinstance(before.get("time"), (int, float))
-    ]
+    times = [(int(row["step"]), number(row, "time")) for row in rows]
+    took = [(step, now - before) for (_, before), (step, now) in pairwise(times) if None not in (before, now)]
     if len(took) < 2:
         return None
     usual = median(seconds for _, seconds in took[: max(1, len(took) // 2)])
