@@ -267,7 +267,7 @@ def _of_command(target: CommandTarget, changes: Changes) -> Edits:
         words += part.words
         if part.name in bad:
             located.add(part.name)
-            new = part.put(safe.get(part.name, UNSET), template.spelling)
+            new = part.put(safe.get(part.name, UNSET), template.spelled)
             if new != list(part.words):
                 spans.append(Span(start, len(shlex.join(words)), shlex.join(new), (part.name,)))
     other = [name for name in safe if safe[name] != bad.get(name, UNSET) and name not in located]

@@ -273,8 +273,8 @@ class Site:
     def _started(self, attempt: _Attempt) -> Process | None:
         """The first process of a run; None where that is to be forked and cannot."""
         plan, folder, starts = attempt.plan, attempt.folder, attempt.starts
-        if not self.target.probed:
-            how = starts.target.started(plan.configuration, folder, starts.variables, attempt.device)
+        how = starts.target.started(plan.configuration, folder, starts.variables, attempt.device)
+        if how is not None:
             write_by_hand(folder, f"exec {how.by_hand}")
             environment = {name: value for name, value in {**os.environ, **how.variables}.items() if value is not None}
             return self._supervisor.start(how.words, environment, folder)

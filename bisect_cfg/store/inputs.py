@@ -57,7 +57,8 @@ class Target(Protocol):
 class ReadingTarget(Target, Protocol):
     """A target with what its runs read; without a probe they do not tell."""
 
-    probed: bool
+    @property
+    def probed(self) -> bool: ...
 
     @property
     def program(self) -> Path | None: ...

@@ -8,6 +8,7 @@ here or elsewhere, changes nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import statistics
 import time
@@ -56,7 +57,7 @@ from bisect_cfg.runner.function import UNUSABLE, FunctionRunner, TrialFunction, 
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.store.causes import Report
-from bisect_cfg.store.encoding import SUBSET, WANTED, result_of
+from bisect_cfg.store.encoding import SUBSET, WANTED
 from bisect_cfg.store.interface import Runner, TrialRequest, TrialResult
 from bisect_cfg.store.rows import rows_of
 from bisect_cfg.store.sampler import BisectionSampler, Classify, SearchTrials
@@ -83,6 +84,10 @@ class Bisection:
         ).run()
         report.causes[0].parameters  # ("bf16",)
         ```
+
+    Attributes:
+        factors: what differs.
+        recorded: the trials of the search, as the store has them.
 
     Args:
         good: the configuration that works, dotted name -> value.
@@ -135,49 +140,31 @@ class Bisection:
         runs = is_runner(trial)
         how = (is_valid, isolation, given.timeout, given.deterministic)
         self._runner = runner = trial if runs else FunctionRunner(trial, *how)
-        self._validity = _Buildable(self.factors, self.good, self.bad, runner)
         names = tuple(factor.name for factor in self.factors)
+        self._why_not = why_not = _buildable(names, self.good, self.bad, runner)
         loss, work = given.loss or {}, given.work or {}
         problem = Problem(
-            names, self._validity, odds_of(names, given.prior), first=given.first, confidence=given.confidence,
+            names, lambda mask: why_not(mask) is None, odds_of(names, given.prior), first=given.first,
+            confidence=given.confidence,
             confirm=given.confirm, jobs=int(jobs), loss=tuple(float(loss.get(name, 1.0)) for name in names),
             work=tuple(math.log(work.get(name, 1.0)) for name in names) if work else (),
         )  # fmt: skip
         identity = identity_of(trial) if given.identity is None and not runs else given.identity
         self._store = _opened(storage, study_name, self.factors, identity)
-        self._trials = SearchTrials(
+        self.recorded = SearchTrials(
             self._store, problem, getattr(runner, "classify", None) or _verdict(given.is_failure)
         )
-        self._store.study.sampler = BisectionSampler(self._trials)
+        self._store.study.sampler = BisectionSampler(self.recorded)
         self._on_event = given.on_event
         self._view: NotebookView | None = None
         self._progress = given.on_event is None if given.progress is None else given.progress
-        self._isolation = _Isolation(self._trials, runner, self.good, self.bad, self._tell)
+        self._isolation = _Isolation(self.recorded, runner, self.good, self.bad, self._tell)
         self._max_trials, self._max_seconds, self._limits = max_trials, given.max_seconds, given.limits
 
     @property
     def study(self) -> optuna.Study:
         """The Optuna study behind it."""
         return self._store.study
-
-    def count(self, bad: Sequence[int], good: int, since: int = 0) -> None:
-        """Have runs count that were made before the search.
-
-        Args:
-            bad: numbers of those of the bad configuration.
-            good: number of that of the good one.
-            since: of the search's own, trials of smaller numbers count for nothing: they began elsewhere.
-        """
-        self._trials.count({**dict.fromkeys(bad, self._trials.problem.full), good: 0}, since)
-
-    def show(self, safe: Configuration | None, best: int | None) -> None:
-        """Have Optuna's own tools agree with the answer; see `SearchTrials.show`."""
-        self._trials.show(safe, best)
-
-    def results(self, besides: int) -> list[TrialResult]:
-        """Those of all trials that count, in their order, besides one."""
-        finished = (trial for trial in self._trials.all() if trial.state.is_finished())
-        return [result_of(trial) for trial in finished if trial.number != besides]
 
     def run(self) -> StudyReport:
         """Run trials until the answer stands, or the budget is spent.
@@ -197,7 +184,7 @@ class Bisection:
 
         with self._shown():
             report = self.search()
-        self.show(report.safe_configuration if report.causes else None, None)
+        self.recorded.show(report.safe_configuration if report.causes else None)
         answer = answer_of_report(report)
         self._store.conclude(plain(answer))
         return with_trials(report, answer, self.rows, self.ask)
@@ -229,11 +216,11 @@ class Bisection:
         apart = isinstance(self._runner, FunctionRunner)
         with self._store.alive(), self._runner.standing(self.good, self.bad) if apart else contextlib.nullcontext():
             lost = sum(SUBSET in one.user_attrs or WANTED in one.user_attrs for one in self._store.lost)
-            known = len(self._trials.records())
+            known = len(self.recorded.records())
             if known or lost:
                 self._tell(Resumed(known, lost))
             conclusion = self._refused_side() or self._isolation.run(self._from_now())
-        report = report_of(conclusion, self._trials, self.good, self.bad)
+        report = report_of(conclusion, self.recorded, self.good, self.bad)
         self._tell(Concluded(report))
         return report
 
@@ -254,7 +241,7 @@ class Bisection:
         """
         asked = asked_run(wanted, self.factors, self.good, self.bad, others)
         check_valid(asked, self._runner.is_valid(asked.configuration))
-        trials, reason = self._trials, REASON
+        trials, reason = self.recorded, REASON
         with self._store.alive():
             if asked.subset is None:
                 trial = trials.begin_wanted(asked.changes, reason)
@@ -295,7 +282,7 @@ class Bisection:
                 mask |= 1 << index
             elif not equal(value, factor.good):
                 raise ValueError(f"{factor.name}={shown(value)} is neither the good nor the bad value")
-        self._trials.add(Ask(mask, 0, Purpose(purpose)), came)
+        self.recorded.add(Ask(mask, 0, Purpose(purpose)), came)
 
     def details(self) -> dict[int, JsonObject]:
         """By trial number, what the runner kept of it, and the suspicion of each factor when it was asked."""
@@ -310,22 +297,22 @@ class Bisection:
 
     def progress(self) -> Progress:
         """A snapshot for a live view; cheap enough to take after every event."""
-        records = self._trials.records()
-        state = look(self._trials.problem, records)
+        records = self.recorded.records()
+        state = look(self.recorded.problem, records)
         finished = [r for r in records if r.outcome is not None]
-        names = self._trials.problem.names
+        names = self.recorded.problem.names
         return Progress(
             len(finished),
             tuple(begun.request for begun in list(self._isolation.running)),
             len(self.factors),
             tuple(names[i] for i in bits(state.ruled_out)),
             tuple(names[i] for i in bits(state.suspected)),
-            tuple(cause_of(found, self._trials) for found in state.causes),
+            tuple(cause_of(found, self.recorded) for found in state.causes),
             state.remaining,
             _seconds(finished),
             dict(zip(names, state.suspicion, strict=False)),  # () where nothing is weighed
-            tuple((frozenset(self._trials.names(r.subset)), r.outcome) for r in finished),
-            self._trials.problem.jobs,
+            tuple((frozenset(self.recorded.names(r.subset)), r.outcome) for r in finished),
+            self.recorded.problem.jobs,
         )
 
     def _repr_html_(self) -> str:
@@ -352,10 +339,10 @@ class Bisection:
 
     def _refused_side(self) -> Conclusion | None:
         """The answer where one of the two configurations is not valid and was not run; None if both are."""
-        seen = {record.subset for record in self._trials.records()}
-        full = self._trials.problem.full
+        seen = {record.subset for record in self.recorded.records()}
+        full = self.recorded.problem.full
         for side, mask, status in (("good", 0, Status.BASELINE_FAILS), ("bad", full, Status.INCONCLUSIVE)):
-            reason = self._validity.reason(mask) if mask not in seen and self.factors else None
+            reason = self._why_not(mask) if mask not in seen and self.factors else None
             if reason is not None:
                 return Conclusion(status, notes=(f"The {side} configuration is not valid: {reason}.",))
         return None
@@ -470,22 +457,16 @@ def _opened(
     return storage
 
 
-class _Buildable:
-    """Which subsets can be built, each asked once."""
+def _buildable(
+    names: Sequence[str], good: Configuration, bad: Configuration, runner: Runner
+) -> Callable[[int], str | None]:
+    """Says why a subset cannot be built, None if it can; each is asked once."""
 
-    def __init__(self, factors: Sequence[Factor], good: Configuration, bad: Configuration, runner: Runner) -> None:
-        self._names, self._good, self._bad, self._runner = [f.name for f in factors], good, bad, runner
-        self._known: dict[int, str | None] = {}
+    @functools.cache
+    def reason(mask: int) -> str | None:
+        return runner.is_valid(configuration_of([names[i] for i in bits(mask)], good, bad))
 
-    def __call__(self, mask: int) -> bool:
-        return self.reason(mask) is None
-
-    def reason(self, mask: int) -> str | None:
-        """Why a subset cannot be built; None if it can."""
-        if mask not in self._known:
-            subset = [self._names[i] for i in bits(mask)]
-            self._known[mask] = self._runner.is_valid(configuration_of(subset, self._good, self._bad))
-        return self._known[mask]
+    return reason
 
 
 def _verdict(is_failure: Callable[[TrialResult], bool] | None) -> Classify:

@@ -12,6 +12,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.remedy.proposals import weight
 from bisect_cfg.runner.runs import Run
+from bisect_cfg.store.encoding import result_of
 from bisect_cfg.store.folder import ANEW
 from bisect_cfg.store.store import StudyMismatch
 from bisect_cfg.study.bisection import Bisection
@@ -73,8 +74,10 @@ def _bisection(study: Study) -> Bisection:
     except StudyMismatch as error:
         raise InputError(str(error), ANEW) from None
     bad, good = [_number(run) for run in (answer.bad_run, *study.again)], _number(answer.good_run)
-    bisection.count(bad, good, since=max((one.trials for one in study.state.rejected), default=0))
-    study.trials.recall(bisection.results(besides=bad[0]))
+    recorded, since = bisection.recorded, max((one.trials for one in study.state.rejected), default=0)
+    recorded.count({**dict.fromkeys(bad, recorded.problem.full), good: 0}, since)
+    done = (trial for trial in recorded.all() if trial.state.is_finished() and trial.number != bad[0])
+    study.trials.recall([result_of(trial) for trial in done])
     return bisection
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bisect_cfg.common.configuration import Outcome, Purpose, Status
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.name import Name
 from bisect_cfg.common.words import count
 from bisect_cfg.errors import InputError, NeverConfigured
@@ -78,18 +79,18 @@ def reproduce(study: Study) -> Status | Phase | None:
         _say_what_was_off(study, run)
         say_what_is_not_in_force(study, run)
         return Status.NO_FAILURE
-    _study_failure(study, run)
+    _study_failure(study, run, failure)
     study.trials.horizon = study.options.steps or horizon_for(run.steps_shown)
     return None
 
 
-def _study_failure(study: Study, run: Run) -> None:
+def _study_failure(study: Study, run: Run, failure: Signature) -> None:
     """From here on, what this run shows is the failure under study.
 
     Raises:
         InputError: it does not fail as `--failure` asks.
     """
-    failure, asked = run.shown.signature, study.options.failure
+    asked = study.options.failure
     before = frozenset(symptom.kind for symptom in run.shown.symptoms if symptom.step < (run.shown.step or 0))
     studied = Failure(failure, silent=run.shown.silent, asked=asked or "", despite=before)
     if not studied.includes(failure):

@@ -115,7 +115,7 @@ def _answer_of(study: Study) -> Findings:
     if study.bisection is not None:
         best = answer.safe.best if answer.safe is not None else None
         safe = answer.report.safe_configuration if answer.report is not None and answer.report.causes else None
-        study.bisection.show(safe, best.passed[-1] if best is not None and best.passed else None)
+        study.bisection.recorded.show(safe, best.passed[-1] if best is not None and best.passed else None)
     if answer.report is None and answer.bad_run is not None:
         study.find(known=known_failure(answer.bad_run, answer.settings, (), study.environment))
     if study.wanted is None:

@@ -65,7 +65,7 @@ class Study:
     folder: Path
     state: State
     store: Store
-    trials: Trials | None = None
+    trials: Trials = field(default=None)  # type: ignore[assignment]  # `begin` sets it
     environment: Fingerprint = field(default_factory=dict)
     wanted: Wanted | None = None
     notes: list[str] = field(default_factory=list)

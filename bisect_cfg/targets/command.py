@@ -19,6 +19,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Event
 from bisect_cfg.probe.redact import mask_arguments, scrub
 from bisect_cfg.store.inputs import hash_of
+from bisect_cfg.store.state import TargetIdentity
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.good import Assignment
 from bisect_cfg.targets.interpreters import modules_of, moved
@@ -33,7 +34,6 @@ from bisect_cfg.targets.template import (
     CONFIG,
     FLAGS,
     FOLDER,
-    Spelling,
     Template,
     Typed,
     check_places,
@@ -64,13 +64,9 @@ class CommandTarget:
         other: the interpreter of another environment that it runs in; "" for the user's own.
     """
 
-    probed = False
-    good_file = None  # what the sides are is part of the options
-    arguments = ()
-    launch = notebook = None
-    launcher, what, trains = "", "command", False
-    notes = ()
-    program = None
+    probed, trains, launcher, what = False, False, "", "command"
+    good_file = program = launch = notebook = None  # what the sides are is part of the options
+    arguments = notes = ()
 
     typed: tuple[str, ...]
     path: Path
@@ -80,11 +76,6 @@ class CommandTarget:
     own: Mapping[str, str] = field(default_factory=dict)
     first: bool = False
     other: str = ""
-
-    @property
-    def runs(self) -> Path:
-        """The file that is run."""
-        return self.path
 
     @property
     def command(self) -> list[str]:
@@ -99,7 +90,7 @@ class CommandTarget:
     @property
     def shown_arguments(self) -> list[str]:
         """The arguments as they may be written down and printed: without secrets."""
-        return mask_arguments(self.typed[1:])
+        return list(mask_arguments(self.typed[1:]))
 
     @property
     def shown(self) -> str:
@@ -112,11 +103,11 @@ class CommandTarget:
         stem = Path(telling_word(self.typed)).stem or "command"
         return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in stem)[:40]
 
-    def identity(self) -> dict[str, object]:
+    def identity(self) -> TargetIdentity:
         """What makes this target this target; recorded with the study and compared when it is resumed."""
         scripts = (Path(name) for name in self.argument_files() if name.endswith(".py"))
         modules = [str(module) for script in scripts for module in modules_of(script)]
-        return {
+        identity: TargetIdentity = {
             "script": str(self.path),
             "arguments": self.shown_arguments,
             "python": self.python if self.own else "",
@@ -124,8 +115,10 @@ class CommandTarget:
             "script_hash": hash_of(self.path),
             "good_file_hash": None,
             "files": {name: hash_of(Path(name)) for name in (*self.argument_files(), *modules)},
-            **({"packages": digest(self.own)} if self.own else {}),
         }
+        if self.own:
+            identity["packages"] = digest(self.own)
+        return identity
 
     def argument_files(self) -> list[str]:
         """Files named in the command: scripts, data."""
@@ -171,7 +164,7 @@ class CommandTarget:
         named = (factor.name for factor in self.factors.varied if factor.name.startswith(VARIABLE))
         values = {**dict.fromkeys(named), **self.complete(configuration)}
         return {
-            name.removeprefix(VARIABLE): None if value is None else self.template.spelling.text(name, value)
+            name.removeprefix(VARIABLE): None if value is None else self.template.text(name, value)
             for name, value in values.items()
             if name.startswith(VARIABLE)
         }
@@ -277,7 +270,7 @@ def find_target(words: Sequence[str], given: Given, events: Sequence[Event] | No
     factors = compare(levels, given, interpreter.good)
     config_format = given.config_format or levels.format or "yaml"
     flags = {name: flags[-1] for name, flags in parsed.flags.items() if flags}
-    template = Template(parts, config_format, Spelling(levels.spelled), levels.paths, flags)
+    template = Template(parts, config_format, levels.spelled, levels.paths, flags)
     names = [name for name in (*factors.bad, *levels.pinned) if not name.startswith((VARIABLE, PACKAGE))]
     check_places(template, names, levels.good, levels.bad)
     factors = replace(factors, pinned={**reasons, **factors.pinned})
@@ -307,7 +300,8 @@ def _take_in(parsed: Parsed, words: Sequence[str], levels: Levels) -> tuple[tupl
         What the command has besides, where the good side gives what does not stand in it; name of a setting that is not
         varied -> why.
     """
-    reasons, added = dict(parsed.pinned), ()
+    reasons: dict[str, str] = dict(parsed.pinned)
+    added: tuple[str, ...] = ()
     for name, value in parsed.bad.items():
         default = parsed.good.get(name, UNSET)
         times = 1 if name.startswith(VARIABLE) else parsed.times_given(words, name)

@@ -119,8 +119,9 @@ class Factors:
     def _raw(self, factor: Factor) -> Encoded:
         """The value of a factor as the script passes it; what has a tag cannot be made again, or is not to be set."""
         source = self.capture.args if factor.kind == "args" else self.capture.others.get(factor.kind)
-        known = source is not None and factor.kind not in OWN
-        return look_up(source.raw, Name.of(factor.name).key) if known else DEFAULT
+        if source is None or factor.kind in OWN:
+            return DEFAULT
+        return look_up(source.raw, Name.of(factor.name).key)
 
     def build_request(self, configuration: Configuration) -> BuildRequest:
         """Asks for this configuration's training config, without training."""
@@ -156,5 +157,6 @@ def build_request(args: Source, overrides: Row) -> BuildRequest:
 
 def processes_in(args: Source, overrides: Row) -> int | None:
     """How many processes are to train together; None: as many as the user's command starts."""
-    launcher = overrides.get(LAUNCHER)
-    return {PYTHON: 1, ACCELERATE: args.devices}.get(launcher) or overrides.get(PROCESSES)
+    processes = overrides.get(PROCESSES)
+    by_launcher = {PYTHON: 1, ACCELERATE: args.devices}.get(str(overrides.get(LAUNCHER)))
+    return by_launcher or (int(processes) if isinstance(processes, (int, float)) else None)

@@ -187,7 +187,11 @@ def _is_of_model_config(capture: Capture, source: Source, key: str) -> bool:
 def varied_variables(capture: Capture | None) -> list[str]:
     """The environment variables that the script was seen to read and that may vary."""
     read = None if capture is None else capture.others.get("env")
-    return [] if read is None else [name for name in read.set_by_user if not why_pinned(capture, read, name)]
+    return (
+        []
+        if capture is None or read is None
+        else [name for name in read.set_by_user if not why_pinned(capture, read, name)]
+    )
 
 
 def fork_point(capture: Capture) -> ForkPoint:

@@ -21,6 +21,7 @@ from bisect_cfg.common.json_files import write_text
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask_arguments, scrub
 from bisect_cfg.store.inputs import hash_of
+from bisect_cfg.store.state import TargetIdentity
 from bisect_cfg.targets.interpreters import modules_of, said_by
 from bisect_cfg.targets.launchers import OURS, Launch, find_command, is_launcher, lacking
 from bisect_cfg.targets.notebook import Notebook, as_script, read_notebook
@@ -117,7 +118,7 @@ class Script:
     @property
     def shown_arguments(self) -> list[str]:
         """The arguments as they may be written down and printed: without secrets."""
-        return mask_arguments(self.arguments)
+        return list(mask_arguments(self.arguments))
 
     @property
     def shown(self) -> str:
@@ -138,7 +139,7 @@ class Script:
         # Bytes of a file name that are no text in this locale: a database takes none of them.
         return name.encode("utf-8", "backslashreplace").decode()
 
-    def identity(self) -> dict[str, object]:
+    def identity(self) -> TargetIdentity:
         """What makes this target this target; recorded with the study and compared when it is resumed."""
         return {
             "script": str(self.path.resolve()),
@@ -155,6 +156,9 @@ class Script:
         words = (*(self.launch.before[1:] if self.launch is not None else ()), *self.arguments)
         values = [word.partition("=")[2] or word for word in words]
         return sorted({value for value in values if Path(value).is_file()})
+
+    def started(self, *told: object) -> None:
+        """None: its probe is told what to change."""
 
     def by_hand(self, configuration: Configuration) -> None:
         """None: the script's own settings are to be changed."""

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, Self
 
 from bisect_cfg.common.configuration import Configuration
 from bisect_cfg.probe.redact import HIDDEN, is_secret_name, mask_arguments
-from bisect_cfg.store.state import TargetIdentity
+from bisect_cfg.store.inputs import ReadingTarget
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.launchers import Launch
 from bisect_cfg.targets.notebook import Notebook
@@ -37,38 +37,39 @@ class Started(NamedTuple):
     by_hand: str
 
 
-class Target(Protocol):
-    """What is run, and what it sets.
-
-    Attributes:
-        path: the file that is run.
-        python: the interpreter that trains; "" if that is not known.
-        good_file: beside it, which moves the good configuration; None if there is none.
-        probed: whether a probe is in its runs.
-        factors: what varies, where that is known before anything runs; None: the first run shows it.
-        arguments: of the script.
-        launch: how its program is started, where that is more than ``python path arguments``.
-        notebook: what `path` is as a script, if it is a notebook.
-        what: it is called.
-        notes: what is not run as it stands there.
-        program: the file that is run in the place of `path`; None: that itself.
-    """
-
-    path: Path
-    python: str
-    good_file: Path | None
-    probed: bool
-    factors: Factors | None
-    arguments: Sequence[str]
-    launch: Launch | None
-    notebook: Notebook | None
-    what: str
-    notes: Sequence[str]
-    program: Path | None
+class Target(ReadingTarget, Protocol):
+    """What is run, and what it sets. `path` is the file that is run, `program` one in its place; `python` trains ("" if
+    that is not known), and `good_file` beside it moves the good configuration. Where it is not `probed`, no probe is in
+    its runs."""
 
     @property
-    def name(self) -> str:
-        """A short name for the study."""
+    def factors(self) -> Factors | None:
+        """What varies, where that is known before anything runs; None: the first run shows it."""
+        ...
+
+    @property
+    def arguments(self) -> Sequence[str]:
+        """Of the script."""
+        ...
+
+    @property
+    def launch(self) -> Launch | None:
+        """How its program is started, where that is more than ``python path arguments``."""
+        ...
+
+    @property
+    def notebook(self) -> Notebook | None:
+        """What `path` is as a script, if it is a notebook."""
+        ...
+
+    @property
+    def what(self) -> str:
+        """It is called."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is not run as it stands there."""
         ...
 
     @property
@@ -82,31 +83,18 @@ class Target(Protocol):
         ...
 
     @property
-    def runs(self) -> Path:
-        """The file that Python runs."""
-        ...
-
-    @property
     def command(self) -> list[str]:
         """The user's own command."""
         ...
 
     @property
     def shown(self) -> str:
-        """The user's own command as it may be printed."""
+        """The same as it may be printed."""
         ...
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """Environment variables that the command sets in front of everything."""
-        ...
-
-    def identity(self) -> TargetIdentity:
-        """What makes it this target; recorded with the study, and compared when that is resumed."""
-        ...
-
-    def argument_files(self) -> list[str]:
-        """Files that the command names: scripts, configurations, data."""
+        """Environment variables that it sets in front of everything."""
         ...
 
     def written_in(self, folder: Path, *, masked: bool = False) -> Self:
@@ -115,6 +103,13 @@ class Target(Protocol):
 
     def under(self, python: str) -> Self:
         """The same with the interpreter and the programs of another environment."""
+        ...
+
+    def started(
+        self, configuration: Configuration, folder: Path, given: Mapping[str, str], device: str | None
+    ) -> Started | None:
+        """What starts a trial as it stands, in a folder and in an environment that has given variables; None where a
+        probe is told what to change."""
         ...
 
     def by_hand(self, configuration: Configuration) -> ByHand | None:

@@ -77,19 +77,14 @@ def flag_of(flag: str, value: Value, text: str) -> list[str]:
     return [flag, *map(text_of, value)] if isinstance(value, list) else [flag, text]
 
 
-@dataclass(frozen=True)
-class Spelling:
-    """How values were typed: ``1e-3`` is a number to us, and the program gets what was written.
+Spelled = Mapping[str, Sequence[tuple[Value, str]]]
+"""Name of a setting -> its values, each with its text as it was typed: ``1e-3`` is a number to us, and the program gets
+what was written."""
 
-    Attributes:
-        typed: name of a setting -> its values with their texts.
-    """
 
-    typed: Mapping[str, Sequence[tuple[Value, str]]]
-
-    def text(self, name: str, value: Value) -> str:
-        """The text of a value, as it was typed if it was."""
-        return next((text for known, text in self.typed.get(name, ()) if equal(known, value)), text_of(value))
+def typed_text(spelled: Spelled, name: str, value: Value) -> str:
+    """The text of a value, as it was typed if it was."""
+    return next((text for known, text in spelled.get(name, ()) if equal(known, value)), text_of(value))
 
 
 @dataclass(frozen=True)
@@ -117,13 +112,13 @@ class Typed:
             return None
         return self.words[0].removeprefix(self.before) if self.before else self.words[-1]
 
-    def put(self, value: Value, spelling: Spelling) -> list[str]:
+    def put(self, value: Value, spelled: Spelled) -> list[str]:
         """The arguments with another value; none if it is not set."""
         if equal(value, self.value):
             return list(self.words)
         if value is UNSET or value is None or (self.switch and isinstance(value, bool)):
             return []
-        text = spelling.text(self.name, value)
+        text = typed_text(spelled, self.name, value)
         if self.before:
             return [self.before + text]
         return [self.words[0], *map(text_of, value)] if isinstance(value, list) else [self.words[0], text]
@@ -136,14 +131,14 @@ class Template:
     Attributes:
         parts: its arguments in their order: text with placeholders, or settings as they were typed.
         config_format: "yaml", "json" or "toml".
-        spelling: how values were typed.
+        spelled: how values were typed.
         paths: name of a setting -> its keys in a configuration file; a name that is missing is one key.
         flags: name of a setting -> its flag in {flags}, where that is not ``--name``.
     """
 
     parts: tuple[str | Typed, ...]
     config_format: str
-    spelling: Spelling
+    spelled: Spelled
     paths: Mapping[str, tuple[str, ...]]
     flags: Mapping[str, str] = field(default_factory=dict)
 
@@ -157,6 +152,10 @@ class Template:
     def typed(self) -> frozenset[str]:
         """Settings that stand in it as they were typed."""
         return frozenset(part.name for part in self.parts if isinstance(part, Typed))
+
+    def text(self, name: str, value: Value) -> str:
+        """The text of a value, as it was typed if it was."""
+        return typed_text(self.spelled, name, value)
 
     def words(self, configuration: Configuration, config: str, folder: str) -> list[str]:
         """The command of a trial.
@@ -172,15 +171,15 @@ class Template:
             name = found[1]
             if name is None:
                 return "{"
-            return known[name] if name in known else self.spelling.text(name, configuration.get(name, UNSET))
+            return known[name] if name in known else self.text(name, configuration.get(name, UNSET))
 
         words: list[str] = []
         for part in self.parts:
             if isinstance(part, Typed):
-                words += part.put(configuration.get(part.name, UNSET), self.spelling)
+                words += part.put(configuration.get(part.name, UNSET), self.spelled)
             elif part == ALL_FLAGS:
                 for name, value in self._rest(configuration).items():
-                    words += flag_of(self.flags.get(name, f"--{name}"), value, self.spelling.text(name, value))
+                    words += flag_of(self.flags.get(name, f"--{name}"), value, self.text(name, value))
             else:
                 words.append(_PLACEHOLDER.sub(put, part))
         return words
