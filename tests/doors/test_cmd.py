@@ -5,8 +5,8 @@ cells; a text that begins with ``#!PYTHON`` is a program), what is `run` there, 
 said), and what it `says` on standard error, or where it says nothing there, on standard output, with ``...`` for
 anything. Its `result` says what result.json holds: key -> value; keys within keys have a dot, and causes and changes
 are the names of their settings. In its `environment` stand FOLDER and LIBRARY, the stand-in for TRL. More commands may
-follow in `then`. With RECORD=1 in the environment the files are written anew with what is said now, but for what has a
-``...``.
+follow in `then`. What is `slow` is another way through what the others show. With RECORD=1 in the environment the files
+are written anew with what is said now, but for what has a ``...``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ import yaml
 from tools import ForkedTool
 
 FILES = sorted((Path(__file__).parents[1] / "cmd").glob("*.yaml"))
-CASES = [(path, number) for path in FILES for number in range(len(yaml.safe_load(path.read_text())["cases"]))]
+CASES = [
+    pytest.param(path, number, id=f"{path.stem}-{number}", marks=[pytest.mark.slow] * case.get("slow", False))
+    for path in FILES
+    for number, case in enumerate(yaml.safe_load(path.read_text())["cases"])
+]
 
 
 def write(folder: Path, files: dict[str, Any]) -> None:
@@ -67,7 +71,7 @@ def text(dumper: yaml.Dumper, said: str) -> yaml.Node:
     return dumper.represent_scalar("tag:yaml.org,2002:str", said, style="|" if "\n" in said else None)
 
 
-@pytest.mark.parametrize(("path", "number"), CASES, ids=[f"{path.stem}-{number}" for path, number in CASES])
+@pytest.mark.parametrize(("path", "number"), CASES)
 def test_a_command_says(tool: ForkedTool, path: Path, number: int) -> None:
     content = yaml.safe_load(path.read_text())
     case = content["cases"][number]
