@@ -23,7 +23,14 @@ from .standard_library import functools, mmap, os, threading
 
 _SIZE, _NAME = protocol.HEARTBEAT_SIZE, protocol.HEARTBEAT_NAME
 
-# Module, its functions, and what goes on while one of them runs.
+# Of TRL's client of a vLLM server, which has moved between modules: functions, and what goes on while one of them runs.
+_CLIENT = (
+    ("VLLMClient.__init__ VLLMClient.init_communicator", "engine start"),
+    ("VLLMClient.generate VLLMClient.chat VLLMClient.get_sequence_logprobs", "vLLM request"),
+    ("VLLMClient.update_named_param VLLMClient.update_model_params", "weight sync"),
+)
+
+# The same of all, with their modules.
 _SLOW = (
     ("torch.utils.cpp_extension", "_jit_compile", "compile"),
     ("transformers.modeling_utils", "PreTrainedModel.from_pretrained", "load"),
@@ -36,13 +43,7 @@ _SLOW = (
     ("vllm.entrypoints.llm", "LLM.generate LLM.chat", "vLLM request"),
     ("trl.generation.vllm_generation", "VLLMGeneration.__init__", "engine start"),
     ("trl.generation.vllm_generation", "VLLMGeneration.sync_weights", "weight sync"),
-    ("trl.extras.vllm_client", "VLLMClient.__init__ VLLMClient.init_communicator", "engine start"),
-    ("trl.extras.vllm_client", "VLLMClient.generate VLLMClient.get_sequence_logprobs", "vLLM request"),
-    ("trl.extras.vllm_client", "VLLMClient.update_named_param VLLMClient.update_model_params", "weight sync"),
-    ("trl.generation.vllm_client", "VLLMClient.__init__ VLLMClient.init_communicator", "engine start"),
-    ("trl.generation.vllm_client", "VLLMClient.generate VLLMClient.chat", "vLLM request"),
-    ("trl.generation.vllm_client", "VLLMClient.get_sequence_logprobs", "vLLM request"),
-    ("trl.generation.vllm_client", "VLLMClient.update_named_param VLLMClient.update_model_params", "weight sync"),
+    *((module, *row) for module in ("trl.extras.vllm_client", "trl.generation.vllm_client") for row in _CLIENT),
 )
 
 

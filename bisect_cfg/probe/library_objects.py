@@ -29,9 +29,9 @@ _LOAD_NAMES = {"dtype": "dtype", "torch_dtype": "dtype", "attn_implementation": 
 # The first transformers whose `from_pretrained` knows `dtype`; an older one hands it on to the model, which refuses it.
 _KNOWS_DTYPE = (4, 56)
 
-_active = set()  # ids of the objects that are being resolved
-_settled = {}  # id of a resolved training config -> (index, overrides, defaults)
-_values = {}  # index of a training config -> field -> its value, encoded, as far as the hooks know
+_active: set = set()  # ids of the objects that are being resolved
+_settled: dict = {}  # id of a resolved training config -> (index, overrides, defaults)
+_values: dict = {}  # index of a training config -> field -> its value, encoded, as far as the hooks know
 
 
 def install():
@@ -53,7 +53,7 @@ def _wrap_training_arguments(module):
 
     # Subclasses (TRL's configs) bring their own __post_init__, which changes fields before the base class sees them;
     # each is wrapped as it is defined. A class of the user's own is left alone: what it sets is what the user set.
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, /, **kwargs):
         super(base, cls).__init_subclass__(**kwargs)
         if "__post_init__" in cls.__dict__ and wrap.is_library(cls.__module__):
             _wrap_post_init(cls, "args")
@@ -191,7 +191,7 @@ def apply(thing, wanted, defaults):
         wanted: name -> encoded value.
         defaults: field -> raw default.
     """
-    nested = {}
+    nested: dict = {}
     for name, value in wanted.items():
         field, _, key = name.partition(".")
         if key:

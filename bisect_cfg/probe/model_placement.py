@@ -26,7 +26,7 @@ def models(trainer):
 
 
 def _placed(role, model, wrapper):
-    counts = {}
+    counts: dict = {}
     for _, parameter in model.named_parameters():
         key = str(parameter.device), str(parameter.dtype).replace("torch.", "")
         # DeepSpeed's ZeRO-3 leaves a parameter empty that is partitioned, and keeps its size beside it.

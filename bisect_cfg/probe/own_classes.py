@@ -30,7 +30,7 @@ state = _State()
 def define(original, *args, **kwargs):
     """Answer the function behind ``@dataclass``: know when an object of a class of the user's is built."""
     cls = original(*args, **kwargs)
-    frame = _getframe(2)
+    frame = _getframe(2).f_back
     while frame is not None and frame.f_globals.get("__name__") == "dataclasses":
         frame = frame.f_back
     if frame is not None and wrap.owner_of(frame) == wrap.USER and "__init__" in vars(cls):
@@ -87,7 +87,7 @@ def _origins(given):
     nodes = {
         (number, *path): value for number, tree in enumerate(state.files) for path, value in nodes_of(tree).items()
     }
-    found = {}
+    found: dict = {}
     for path, value in nodes.items():
         for key in {path[-1], "_".join(path[1:][-2:])} & given.keys():
             if value is given[key] or _holds(given[key], value):
@@ -146,9 +146,21 @@ def has_fields(cls):
     return isinstance(cls, type) and (dataclasses.is_dataclass(cls) or hasattr(cls, "model_fields"))
 
 
-def replaced(thing, fields):
-    """Return an object with other values of some fields, built anew: it may compute more of them."""
-    if dataclasses.is_dataclass(thing):
+def put(tree, path, value):
+    """Put a value into dictionaries and objects within each other. Objects are built anew: they may compute fields."""
+    key, *inner = path
+    if not inner:
+        tree[key] = value
+    elif isinstance(tree[key], dict):
+        put(tree[key], inner, value)
+    else:
+        fields = {inner[0]: getattr(tree[key], inner[0])}
+        put(fields, inner, value)
+        tree[key] = _replaced(tree[key], fields)
+
+
+def _replaced(thing, fields):
+    if dataclasses.is_dataclass(type(thing)):
         return dataclasses.replace(thing, **fields)
     return type(thing)(**{**{name: getattr(thing, name) for name in type(thing).model_fields}, **fields})
 

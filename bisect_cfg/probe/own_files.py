@@ -91,13 +91,7 @@ def _offer_file(found, user, put=None):
     """Offer what was read from a file, and put in the values of the trial: with `put`, or into the dictionary."""
     if len(own_classes.state.files) < _MOST_FILES:
         own_classes.state.files.append(found)
-        _offer_leaves(found, {}, user, put or (lambda name, value: _put(found, name.split("."), value)))
-
-
-def _put(tree, keys, value):
-    for key in keys[:-1]:
-        tree = tree[key]
-    tree[keys[-1]] = value
+        _offer_leaves(found, {}, user, put or (lambda name, value: own_classes.put(found, name.split("."), value)))
 
 
 def _leaves(tree):
@@ -131,7 +125,8 @@ def merge_omegaconf(original, *configs):
     merged, user = original(*configs), asked_by(_getframe(2), ())
     if user is None:
         return merged
-    defaults, of = {}, sys.modules["omegaconf.omegaconf"].OmegaConf
+    defaults: dict = {}
+    of = sys.modules["omegaconf.omegaconf"].OmegaConf
     trees = [_leaves(_plain(config)) for config in configs if of.is_config(config)]
     classes = [of.is_config(config) and of.get_type(config) is not dict for config in configs]
     for number, tree in enumerate(trees):

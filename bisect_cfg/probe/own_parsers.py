@@ -9,7 +9,7 @@ import inspect
 import sys
 
 from .library_objects import field_defaults
-from .own_classes import fields_of, has_fields, replaced
+from .own_classes import fields_of, has_fields, put
 from .sources import asked_by, offer_own, parsing
 from .standard_library import _getframe, dataclasses, functools
 
@@ -171,7 +171,8 @@ def _offer_tree(found, defaults, user):
     known = {name: default[0] for name, (*_, default) in leaves.items() if default}
     flags = {name: ["--" + name.replace("_", "-"), "--" + name] for name in shown}
     found = dict(found)
-    offer_own(shown, known, user, lambda name, value: _put(found, leaves[name][0], value), flags)
+    if shown:
+        offer_own(shown, known, user, lambda name, value: put(found, leaves[name][0], value), flags)
     return found
 
 
@@ -188,13 +189,3 @@ def _leaves(found, defaults, before=()):
         else:
             leaves[(*before, key)] = value, (defaults[key],) if key in defaults else ()
     return leaves
-
-
-def _put(found, path, value):
-    """Put a value into a dictionary of objects, which are built anew for it."""
-    key, *inner = path
-    if inner:
-        fields = {inner[0]: getattr(found[key], inner[0])}
-        _put(fields, inner, value)
-        value = replaced(found[key], fields)
-    found[key] = value

@@ -23,7 +23,7 @@ class _State:
     """One per process."""
 
     unread: dict = {}  # variables that nobody has read yet: name -> value
-    reads_all = None  # (frame, instruction) that reads all variables at once, for whatever comes after
+    reads_all: object = None  # (frame, instruction) that reads all variables at once, for whatever comes after
 
 
 _state = _State()

@@ -18,11 +18,12 @@ from __future__ import annotations
 import functools
 import re
 import signal
+import sys
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 
-try:
+if sys.version_info >= (3, 11):  # noqa: UP036 - this module is loaded by older ones, too
     from typing import dataclass_transform
-except ImportError:  # Python 3.9 and 3.10, under which no type checker looks at this
+else:
 
     def dataclass_transform(**_):
         return lambda cls: cls
@@ -69,6 +70,7 @@ class Message:
     """Whatever crosses the border. What it is stands in its JSON under `key`, and is the same for all of a family."""
 
     key = tag = ""
+    known: dict[str, type] = {}
 
     def __init_subclass__(cls, key: str = "", tag: str = "") -> None:
         if key:
@@ -96,12 +98,13 @@ class Event(Message, key="event"):
     """Seconds since the trial's process, or fork, began."""
 
 
-def to_json(message: object) -> dict[str, object]:
-    """A message as plain data."""
-    return {message.key: message.tag, **asdict(message)} if isinstance(message, Message) else asdict(message)
+def to_json(message):
+    """A message, or another dataclass of these, as plain data."""
+    data = asdict(message)
+    return {message.key: message.tag, **data} if isinstance(message, Message) else data
 
 
-def event_row(event: Event, seconds: float) -> dict[str, object]:
+def event_row(event, seconds):
     """Return an event as a line's data; `seconds` since the trial began."""
     return {"event": event.tag, "time": round(seconds, 4), **asdict(event)}
 
@@ -123,7 +126,7 @@ def from_json(cls, data):
     """
     if not isinstance(data, dict):
         raise TypeError(f"{cls.__name__}: not an object")
-    given = {one.name: (_class_in(one.type), data[one.name]) for one in fields(cls) if one.name in data}
+    given = {one.name: (_class_in(str(one.type)), data[one.name]) for one in fields(cls) if one.name in data}
     return cls(**{name: value if kind is None or value is None else from_json(kind, value)
                   for name, (kind, value) in given.items()})  # fmt: skip
 

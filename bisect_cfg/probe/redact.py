@@ -28,7 +28,7 @@ _LONG = 1 << 16  # characters of a text that is no message any more but a log
 _READ_BYTES = 1 << 20  # scripts and configurations are read so far; longer ones are data
 _CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".env", ".sh")
 
-_known = set()
+_known: set = set()
 
 # ------------------------------------------------------------------------------------------------------ telling names
 # After the keyword plugin of detect-secrets and the generic rule of gitleaks, less what training settings are called.
@@ -324,7 +324,8 @@ def _is_secret(name, value, group, found, before):
 def scrub(text):
     """A text of any length (a message, a log, a file, a value) without the secrets in it."""
     spans = sorted({place(*span) for view, place in _views(text) for span in _secrets(view) if span[0] < span[1]})
-    pieces, done, covered = [], 0, 0
+    pieces: list = []
+    done = covered = 0
     for start, end in spans:
         if start >= covered:
             pieces += text[done:start], HIDDEN

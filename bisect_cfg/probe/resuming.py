@@ -16,8 +16,8 @@ from .standard_library import os
 
 
 class _State:
-    noted = set()  # paths
-    built = None  # (trainer, base rate, place) of the last schedule that was built
+    noted: set = set()  # paths
+    built: tuple = ()  # (trainer, base rate, place) of the last schedule that was built
 
 
 state = _State()
@@ -82,7 +82,7 @@ def _build(original, trainer, *arguments, **keywords):
 
 def has_other_rate(trainer):
     """Whether the schedule of a training that begins is not the one that was built for its settings; noted if so."""
-    if state.built is None or state.built[0] is not trainer:
+    if not state.built or state.built[0] is not trainer:
         return False
     _, rate, place = state.built
     schedule, step = _bare(trainer.lr_scheduler), trainer.state.global_step

@@ -25,8 +25,8 @@ BEFORE = "saved-before"
 
 
 class _State:
-    folders = []  # of the run that have an output folder, the newest first
-    temporary = set()  # paths that `tempfile` has made here
+    folders: list = []  # of the run that have an output folder, the newest first
+    temporary: set = set()  # paths that `tempfile` has made here
     views = 0  # folders made of several
     looking = threading.local()  # has `now` while this thread looks for a path: that looks at files itself
 
@@ -225,7 +225,7 @@ def _wrap_subclasses(module):
     """Models, tokenizers, processors, adapters and their configurations all inherit from one class."""
     base = module.PushToHubMixin
 
-    def __init_subclass__(cls, **keywords):
+    def __init_subclass__(cls, /, **keywords):
         super(base, cls).__init_subclass__(**keywords)
         for name in _METHODS.keys() & vars(cls).keys():
             wrap.around(cls, name, functools.partial(_exchange, _METHODS[name]))

@@ -24,6 +24,11 @@ import threading
 import time
 import traceback
 
+__all__ = (
+    "_getframe", "dataclasses", "faulthandler", "functools", "gc", "hashlib", "json", "math", "mmap", "open", "os",
+    "re", "select", "signal", "socket", "threading", "time", "traceback",
+)  # fmt: skip
+
 _getframe, open = sys._getframe, open
 
 
@@ -36,5 +41,5 @@ def _copy(module):
 dataclasses, faulthandler, functools, gc, hashlib = map(_copy, (dataclasses, faulthandler, functools, gc, hashlib))
 json, math, mmap, os, re, select, signal = map(_copy, (json, math, mmap, os, re, select, signal))
 socket, threading, time, traceback = map(_copy, (socket, threading, time, traceback))
-json.dumps = json.JSONEncoder().encode  # json's own function asks an encoder that everybody can exchange
+json.dumps = json.JSONEncoder().encode  # type: ignore[assignment]  # its own asks one that everybody can exchange
 os.path = _copy(os.path)

@@ -8,7 +8,7 @@ import warnings
 from . import library_objects, protocol, redact, side_effects, sources, values
 from .standard_library import _getframe, functools, os, re
 
-_reads = set()  # attributes of the object that is being built
+_reads: set = set()  # attributes of the object that is being built
 
 
 def build(item):
