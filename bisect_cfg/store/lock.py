@@ -35,7 +35,7 @@ class Held(RuntimeError):
     """
 
     def __init__(self, process: int) -> None:
-        super().__init__(f"process {process}")
+        super().__init__(f"process {process}" if process else "another process")
         self.process = process
 
 
