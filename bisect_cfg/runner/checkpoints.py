@@ -33,8 +33,6 @@ SCHEDULE = ("scheduler.pt", "global_step*")
 NUMBERS = "rng_state*.pth"
 """What `Trainer` also saves (transformers 5.23, `trainer.py`), unless `save_only_model` is set."""
 
-CONFIG = "config.json"
-
 _HEADER = struct.Struct("<Q")
 """A safetensors file begins with the length of its header, in eight bytes
 (https://github.com/huggingface/safetensors#format)."""
@@ -47,7 +45,6 @@ class Checkpoint:
     path: Path  # its folder, absolute
     step: int  # the optimizer step after which it was saved
     lacks: tuple[str, ...] = ()  # what is not there and begins anew, in words
-    version: str = ""  # of transformers, as its model's configuration says; "" if it does not
 
     @property
     def name(self) -> str:
@@ -80,7 +77,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         lacks.append("the optimizer's state")
     if not _any(path, (NUMBERS,)):
         lacks.append("the random numbers' state")
-    return Checkpoint(path, step, tuple(lacks), _version(path / CONFIG))
+    return Checkpoint(path, step, tuple(lacks))
 
 
 def _step_of(path: Path) -> int:
@@ -148,13 +145,6 @@ def _whole(file: Path) -> bool:
                 return False
             header = json.loads(stream.read(length))
         ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
-        return _HEADER.size + length + max(ends, default=0) == size
+        return bool(_HEADER.size + length + max(ends, default=0) == size)
     except (OSError, ValueError, KeyError, TypeError, struct.error):
         return False
-
-
-def _version(config: Path) -> str:
-    try:
-        return str(json.loads(config.read_text(encoding="utf-8")).get("transformers_version") or "")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return ""

@@ -13,6 +13,7 @@ from bisect_cfg.common.json_files import private, write_text
 from bisect_cfg.probe import redact
 from bisect_cfg.probe.protocol import EVENTS_FILE, STACKS_FILE
 from bisect_cfg.probe.saves import OUTPUT
+from bisect_cfg.runner.environments import size_of
 from bisect_cfg.runner.logs import shorten
 
 KEPT_BYTES = 256 << 20
@@ -48,7 +49,7 @@ def _scrub_row(line: str) -> str:
         masked = redact.mask(row)
         return line if masked == row else json.dumps(masked)
     except (ValueError, RecursionError):
-        return redact.scrub(line)
+        return str(redact.scrub(line))
 
 
 def _rewrite(path: Path, change: Callable[[str], str]) -> None:
@@ -64,8 +65,3 @@ def _rewrite(path: Path, change: Callable[[str], str]) -> None:
     except OSError:
         with contextlib.suppress(OSError):  # what cannot be made clean is not kept
             os.truncate(path, 0)
-
-
-def size_of(folder: Path) -> int:
-    """Bytes that the files of a folder hold; a link does not count as its target."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())

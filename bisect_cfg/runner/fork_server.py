@@ -18,8 +18,7 @@ import queue
 import socket
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -51,10 +50,6 @@ ANSWER_SECONDS = 60.0
 SERVER_PATIENCE = 3.0
 """A server may take this many times as long to its fork point, and a trial to its training, as the first run took to
 its training, and at least `PHASE_SECONDS`. That is generous: the second time everything comes from the disk cache."""
-
-LIVING = 3
-"""How many servers of other environments are kept. Each holds the imported libraries, a gigabyte or two; starting one
-again takes seconds."""
 
 
 class ServerGone(Exception):
@@ -213,7 +208,6 @@ class Starts:
         target, supervisor: what is started, and what starts it.
         folder: of the study.
         interrupted: set to stop waiting for the server.
-        environment: packages to run with; None for the user's own.
 
     Attributes:
         start: that trials take. Set it to one that was found sound earlier; its server starts when a trial needs it.
@@ -221,35 +215,16 @@ class Starts:
         launched: what the user's launcher started then; None before, and where there is no launcher.
         seconds: until its training began.
         folder: of the server, with its log.
-        variables: additional environment variables of everything that is started.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        folder: Path,
-        supervisor: Supervisor,
-        interrupted: threading.Event,
-        environment: Environment | None = None,
-    ) -> None:
-        self.variables: Mapping[str, str] = {} if environment is None else environment.variables
+    def __init__(self, target: Target, folder: Path, supervisor: Supervisor, interrupted: threading.Event) -> None:
         self.start = COLD
         self.learn(None)
-        self.folder = folder / ("server" if environment is None else f"server-{environment.folder.name}")
+        self.folder = folder / "server"
         self.target, self._supervisor, self._interrupted = target, supervisor, interrupted
         self._server: ForkServer | None = None
         self._stands_at = COLD  # the start that the server is of; COLD: there is none
         self._lock = threading.RLock()
-
-    def under(self, environment: Environment) -> Starts:
-        """The same in an environment with other packages, at a colder start if this one is unsound there."""
-        launched = self.launched and replace(self.launched, words=(environment.python, *self.launched.words[1:]))
-        target = self.target.under(environment.python)
-        starts = Starts(target, self.folder.parent, self._supervisor, self._interrupted, environment)
-        starts.learn(self.capture, self.seconds, launched)
-        colder = tuple(STARTS)[tuple(STARTS).index(self.start) :]
-        next(start for start in colder if starts.start_at(start) is None)
-        return starts
 
     def learn(self, capture: Capture | None, seconds: float = 0.0, launched: FirstLaunch | None = None) -> None:
         """Take in what the first run has shown; see the attributes."""
@@ -309,9 +284,16 @@ class Starts:
             self._lose(server)
             return None
 
-    def cold(self, request: TrialOrders, port: int) -> tuple[list[str], dict[str, str]]:
-        """The command of a cold trial whose processes meet at the port, and additional environment variables."""
+    def cold(
+        self, request: TrialOrders, port: int, environment: Environment | None = None
+    ) -> tuple[list[str], dict[str, str]]:
+        """The command of a cold trial whose processes meet at the port, and additional environment variables; with the
+        packages of an environment in place of the user's."""
         script, launched, logs = self.target, self.launched, Path(request.folder) / "launcher"
+        variables: Mapping[str, str] = {}
+        if environment is not None:
+            script, variables = script.under(environment.python), environment.variables
+            launched = launched and replace(launched, words=(environment.python, *launched.words[1:]))
         processes = request.processes or (1 if launched is None else launched.typed)
         launch = None
         if request.launcher == ACCELERATE:
@@ -319,13 +301,13 @@ class Starts:
             if launch is None or launch.kind == "python":
                 launch = accelerate_launch(launch, str(script.runs), script.python)
         elif launched is None or (request.launcher is None and processes == launched.typed):
-            return script.command_at(port, logs), dict(self.variables)
+            return script.command_at(port, logs), dict(variables)
         elif processes > 1 or (request.launcher is None and shares_out(launched.given[0], request.env)):
             launch = script.launch
         if launch is None:
-            return list(launched.words), {**launched.shared, **self.variables}
+            return list(launched.words), {**launched.shared, **variables}
         command = launch.with_processes(processes, launched.typed).command(script.arguments, port, logs)
-        return command, dict(self.variables)
+        return command, dict(variables)
 
     def resolve(self, item: BuildRequest) -> BuildAnswer:
         """Build one configuration object with the user's libraries; see the probe's `build`.
@@ -384,42 +366,5 @@ class Starts:
         elif self.capture is not None and self.capture.started:  # the script is not run, but these libraries train
             python = self.capture.environment.get("executable") or self.target.python
             command = [str(python), str(self.target.runs), *self.target.arguments]
-        environment = {**os.environ, **shared, **self.variables}
+        environment = {**os.environ, **shared}
         return ForkServer(command, environment, modules, self.folder, self._supervisor)
-
-
-class ServersByEnvironment:
-    """The starts in environments with other packages, derived from those in the user's own. Thread-safe."""
-
-    def __init__(self, own: Starts) -> None:
-        self._own = own
-        self._there: dict[str, Starts] = {}  # by environment, the last used last
-        self._used: Counter[str] = Counter()  # by how many active trials
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def at(self, environment: Environment | None) -> Iterator[Starts]:
-        """The starts for a trial in this environment, None for the user's own; kept while the trial is active."""
-        if environment is None:
-            yield self._own
-            return
-        key = environment.folder.name
-        with self._lock:
-            starts = self._there.pop(key, None) or self._own.under(environment)
-            self._there[key] = starts
-            self._used[key] += 1
-            idle = [other for other in self._there if not self._used[other]]
-            for other in idle[: max(0, len(self._there) - LIVING)]:
-                self._there.pop(other).close()
-        try:
-            yield starts
-        finally:
-            with self._lock:
-                self._used[key] -= 1
-
-    def close(self) -> None:
-        """End all servers but that of the user's own environment."""
-        with self._lock:
-            for starts in self._there.values():
-                starts.close()
-            self._there.clear()

@@ -152,7 +152,7 @@ class Silence:
     def _known_from(self) -> float:
         """Seconds of silence from which on it may be a known hang."""
         seen = self._patience.seen
-        if not self._patience.repeats and self._doing not in seen:
+        if self._doing is None or not (self._patience.repeats or self._doing in seen):
             return math.inf
         doing = max(self.pauses.get(self._doing, 0.0), seen.get(self._doing, 0.0))
         return max(PAUSE_SECONDS, KNOWN_TIMES * max(doing, self.pauses.get(IN_TRAINING, 0.0)))

@@ -12,6 +12,7 @@ from typing import cast
 from bisect_cfg.common.configuration import Purpose
 from bisect_cfg.common.json_files import write_json, write_text
 from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, InputPlaces, TrialOrders, to_json
+from bisect_cfg.runner.environments import Environment
 from bisect_cfg.runner.fork_server import Starts, probe_environment
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.ranks import free_port, own_port
@@ -29,7 +30,7 @@ from bisect_cfg.targets.launch_settings import (
 )
 from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.pinned import varied_variables
-from bisect_cfg.targets.target import Target, is_masked, shell_line
+from bisect_cfg.targets.target import is_masked, shell_line
 
 
 def inside(namespace: str, overrides: Mapping[str, Encoded]) -> dict[str, Encoded]:
@@ -120,24 +121,24 @@ def _write_deepspeed_file(overrides: dict[str, Encoded], folder: Path, capture: 
 
 
 def write_cold_orders(
-    plan: Plan, orders: TrialOrders, starts: Starts, target: Target
+    plan: Plan, orders: TrialOrders, starts: Starts, environment: Environment | None
 ) -> tuple[list[str], dict[str, str]]:
     """Write the orders for a cold start, and the command that repeats the run by hand; what starts it cold: words and
-    the whole environment."""
-    folder, (command, more) = Path(orders.folder), starts.cold(orders, free_port())
+    all variables; with the packages of an environment in place of the user's."""
+    folder, (command, more) = Path(orders.folder), starts.cold(orders, free_port(), environment)
     variables = inside(VARIABLE, plan.overrides or {})
     gone = [name for name, value in variables.items() if value is None]
     given = {name: str(value) for name, value in variables.items() if value is not None}
     own = {name: value for name, value in os.environ.items() if name not in gone}
-    environment, restore = probe_environment({**own, **given}, folder / ORDERS_FILE)
+    probed, restore = probe_environment({**own, **given}, folder / ORDERS_FILE)
     write_json(folder / ORDERS_FILE, to_json(Cold(restore, orders)))
     # By hand the run writes into a folder of its own, so that the evidence stays as it is.
     again = replace(orders, folder=str(folder / "by-hand"))
     write_json(folder / "orders-by-hand.json", to_json(Cold(restore, again)))
-    shown = {name: value for name, value in target.variables.items() if not is_masked(name, value)}
+    shown = {name: value for name, value in starts.target.variables.items() if not is_masked(name, value)}
     env = {name: value for name, value in orders.env.items() if value is not None}
     shown |= {name: own[name] for name in varied_variables(starts.capture) if name in own}
-    shown |= {**given, **more, **{name: environment[name] for name in restore}, **env}
+    shown |= {**given, **more, **{name: probed[name] for name in restore}, **env}
     shown["BISECT_CFG_PROBE"] = str(folder / "orders-by-hand.json")
     words = " ".join(f"{name}={shlex.quote(value)}" for name, value in shown.items())
     write_by_hand(
@@ -146,7 +147,7 @@ def write_cold_orders(
         f"exec env {''.join(f'-u {name} ' for name in gone)}{words} \\",
         f"  {shell_line(command)}",
     )
-    return command, {**environment, **more}
+    return command, {**probed, **more}
 
 
 def write_by_hand(folder: Path, *lines: str) -> None:

@@ -7,7 +7,6 @@ of a lost connection. If a signal ended it they do; then the failure is that of 
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import socket
@@ -17,13 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bisect_cfg.common.failures.health import Symptom
-from bisect_cfg.common.json_files import private
 from bisect_cfg.probe import protocol
-from bisect_cfg.probe.protocol import EVENTS_FILE, Over, RankBegin
+from bisect_cfg.probe.protocol import Over, RankBegin
 from bisect_cfg.probe.ranks import FOLDER, LAUNCHED
 from bisect_cfg.probe.redact import HIDDEN, mask_arguments
 from bisect_cfg.runner.processes import alive
-from bisect_cfg.runner.traces import Traces, fatal_signal, stack_frames, stacks_in
+from bisect_cfg.runner.traces import Traces, add_event, fatal_signal, stack_frames, stacks_in
 from bisect_cfg.targets.launch_settings import given_to_each, shares_out
 
 GRACE_SECONDS = 1.0
@@ -173,8 +171,7 @@ class Ranks:
     def _note(self, rank: Rank, code: int) -> None:
         """Record how a process has ended, which nobody else has."""
         rank.code = code
-        with open(self._folder / EVENTS_FILE, "ab", opener=private) as stream:
-            stream.write(json.dumps(protocol.event_row(Over(code, rank.pid or 0), 0.0)).encode() + b"\n")
+        add_event(self._folder, Over(code, rank.pid or 0))
 
 
 def ranks_of(traces: Traces) -> list[Rank]:

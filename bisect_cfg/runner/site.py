@@ -28,7 +28,7 @@ from bisect_cfg.probe.protocol import METRICS_FILE, Opened
 from bisect_cfg.probe.redact import know_command
 from bisect_cfg.runner.clean import clean_folder
 from bisect_cfg.runner.environments import CannotBuild, Environment, Environments
-from bisect_cfg.runner.fork_server import ServersByEnvironment, Starts
+from bisect_cfg.runner.fork_server import Starts
 from bisect_cfg.runner.hang import (
     FIRST_STEP_SECONDS,
     HANG_SECONDS,
@@ -67,11 +67,12 @@ Progress = Callable[[int | str, Sequence[Row], int | None], None]
 
 @dataclass(frozen=True)
 class _Attempt:
-    """One attempt at a run: how its process starts, its folder with the traces, the device that it alone has."""
+    """One attempt at a run: how its process starts, in which environment (None: the user's), its folder with the
+    traces, the device that it alone has."""
 
     plan: Plan
     start: str
-    starts: Starts
+    environment: Environment | None
     folder: Path
     traces: Traces
     device: str | None
@@ -113,7 +114,6 @@ class Site:
         self._supervisor = Supervisor(target.probed)
         self._interrupted = threading.Event()
         self.starts = Starts(target, folder, self._supervisor, self._interrupted)
-        self._servers = ServersByEnvironment(self.starts)
         self.checks = ConfigChecks(folder / "validity.json", self.starts.resolve)
         self._pauses = Pauses.of(folder)
         self._also_cold: set[str] = set()  # signatures of other failures that a cold start shows as well
@@ -145,14 +145,16 @@ class Site:
                 f"The trials of this study begin at {checkpoint}, which is no more.",
                 "Begin a new study with --restart, or name a checkpoint with --from-checkpoint.",
             )
-        with self._device() as device, self._servers.at(self._environment(plan)) as starts:
+        environment = self._environment(plan)
+        # A server has the packages and the variables of the user's environment.
+        differs = environment is not None or bool(variables_from_start(plan, self.starts.capture))
+        with self._device() as device:
             for times in range(LOST_TIMES + 1):
-                cold = times == LOST_TIMES or bool(variables_from_start(plan, self.starts.capture))
                 # Another thread may settle on a colder start while this one waits.
-                start = COLD if cold else plan.start or starts.start
+                start = COLD if differs or times == LOST_TIMES else plan.start or self.starts.start
                 folder = self._new_folder(plan.name)
                 traces = Traces(folder, printed=not self.target.probed)
-                attempt = _Attempt(plan, start, starts, folder, traces, device)
+                attempt = _Attempt(plan, start, environment, folder, traces, device)
                 ending = self._follow(attempt)
                 if ending is not None:
                     return self._kept(attempt, ending)
@@ -170,7 +172,7 @@ class Site:
         run = self.run(plan)
         verdict = run.judged(plan.standard)
         other, signature = verdict.outcome is Outcome.UNRESOLVED and not run.seen.invalid, str(verdict.signature)
-        if not other or self.start == COLD or signature in self._also_cold:
+        if not other or COLD in (run.start, self.start) or signature in self._also_cold:
             return run, ""
         cold = self.run(replace(plan, name=f"{plan.name}-cold", start=COLD))
         same = str(cold.judged(plan.standard).signature) == signature
@@ -214,7 +216,6 @@ class Site:
         """End everything that was started; nothing of the study runs afterwards."""
         self._interrupted.set()  # a thread that still waits for a trial starts no other
         self.checks.save()
-        self._servers.close()
         self.starts.close()
         self._supervisor.close()
         clean_folder(self.starts.folder)
@@ -272,17 +273,22 @@ class Site:
 
     def _started(self, attempt: _Attempt) -> Process | None:
         """The first process of a run; None where that is to be forked and cannot."""
-        plan, folder, starts = attempt.plan, attempt.folder, attempt.starts
-        how = starts.target.started(plan.configuration, folder, starts.variables, attempt.device)
+        plan, folder, environment = attempt.plan, attempt.folder, attempt.environment
+        target, own = self.target, dict[str, str]()
+        if environment is not None:
+            target, own = target.under(environment.python), environment.variables
+        how = target.started(plan.configuration, folder, own, attempt.device)
         if how is not None:
             write_by_hand(folder, f"exec {how.by_hand}")
-            environment = {name: value for name, value in {**os.environ, **how.variables}.items() if value is not None}
-            return self._supervisor.start(how.words, environment, folder)
+            variables = {name: value for name, value in {**os.environ, **how.variables}.items() if value is not None}
+            return self._supervisor.start(how.words, variables, folder)
         opened = None if self.inputs is None else self.inputs.to_note()
         orders = orders_of(plan, folder, self.starts, jobs=self._jobs, device=attempt.device, opened=opened)
         write_json(folder / "configuration.json", dict(plan.configuration))
-        command, environment = write_cold_orders(plan, orders, starts, self.target)
-        return self._supervisor.start(command, environment, folder) if attempt.start == COLD else starts.fork(orders)
+        command, variables = write_cold_orders(plan, orders, self.starts, environment)
+        if attempt.start == COLD:
+            return self._supervisor.start(command, variables, folder)
+        return self.starts.fork(orders)
 
     def _has_shown(self, plan: Plan, traces: Traces) -> bool:
         if plan.name in self._unneeded or plan.has_shown(traces):

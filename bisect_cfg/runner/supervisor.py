@@ -18,10 +18,11 @@ from pathlib import Path
 
 from bisect_cfg.common.json_files import JsonObject, private
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.protocol import EVENTS_FILE, Unwatched, event_row
+from bisect_cfg.probe.protocol import Unwatched
 from bisect_cfg.probe.redact import mask_arguments
 from bisect_cfg.runner import supervisor_process
 from bisect_cfg.runner.processes import MARK, RUN_DIGITS, fork
+from bisect_cfg.runner.traces import add_event
 
 COMMAND_CHARACTERS = 2000
 """Characters of a command line that are recorded."""
@@ -115,9 +116,8 @@ class Run:
         """Take in what the supervisor says about it."""
         if "unwatched" in answer and self._folder is not None:
             command = " ".join(mask_arguments(answer["command"])).strip()[:COMMAND_CHARACTERS]
-            event = event_row(Unwatched(command, answer["unwatched"]), 0.0)
-            with contextlib.suppress(OSError), open(self._folder / EVENTS_FILE, "ab", opener=private) as stream:
-                stream.write(json.dumps(event).encode() + b"\n")
+            with contextlib.suppress(OSError):
+                add_event(self._folder, Unwatched(command, answer["unwatched"]))
         with self._changed:
             if "exit" in answer:
                 self.codes[answer["pid"]] = answer["exit"]
@@ -158,10 +158,12 @@ class Supervisor:
         self._socket, theirs = socket.socketpair()
         with theirs:
             if call is None:
-                nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
                 words = [str(theirs.fileno()), self.study, str(watched), str(Path(__file__).parents[2])]
                 command = [sys.executable, "-SIc", supervisor_process.PROGRAM, *words]
-                self._process = subprocess.Popen(command, **nothing, start_new_session=True, pass_fds=[theirs.fileno()])
+                nothing, kept = subprocess.DEVNULL, [theirs.fileno()]
+                self._process = subprocess.Popen(
+                    command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True, pass_fds=kept
+                )
                 self.pid = self._process.pid
             else:
                 self.pid = self._fork(theirs, call)

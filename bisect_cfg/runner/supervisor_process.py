@@ -30,7 +30,8 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from bisect_cfg.runner import processes
 from bisect_cfg.runner.logs import Log
@@ -112,7 +113,7 @@ class Supervisor:
         self._complete = True  # whether the last scan has surely seen every running process
         self._next_scan = 0.0
 
-    def keep(self, mask: set[signal.Signals] | None = None) -> None:
+    def keep(self, mask: Iterable[int] | None = None) -> None:
         """Be the keeper: fork the supervisor, wait for it, and end what it has left.
 
         Args:
@@ -206,14 +207,14 @@ class Supervisor:
 
     # --------------------------------------------------------------------------------------------- starting
 
-    def _start(self, number: int, asked: dict, handles: list[int]) -> None:
+    def _start(self, number: int, asked: dict[str, Any], handles: list[int]) -> None:
         """Fork the first process of a run."""
         pid = fork(lambda: self._run_child(number, asked, handles))
         self._first[pid] = number
         self._add(number, pid)
         self._answer(run=number, pid=pid)
 
-    def _run_child(self, number: int, asked: dict, handles: list[int]) -> None:
+    def _run_child(self, number: int, asked: dict[str, Any], handles: list[int]) -> None:
         """In the child: become the program, or make the call. `handles`: the output, and a fork server's socket."""
         signal.set_wakeup_fd(-1)
         for one, action in self._actions.items():
@@ -237,7 +238,7 @@ class Supervisor:
             os.chdir(asked["cwd"])
             os.execvpe(asked["command"][0], asked["command"], {**asked["environment"], MARK.encode(): mark.encode()})
         except OSError as error:  # as a shell has it
-            os.write(2, b"%s: %s\n" % (asked["command"][0], error.strerror.encode()))
+            os.write(2, b"%s: %s\n" % (asked["command"][0], str(error.strerror).encode()))
             os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
     def _add(self, number: int, pid: int) -> None:
@@ -264,8 +265,9 @@ class Supervisor:
             if self._watched:
                 self._end_unwatched(running)
             self._next_scan = time.monotonic() + SCAN_SECONDS
-        for number in [number for number, run in self._runs.items() if run.ending is not None]:
-            self._continue_ending(number)
+        for number, run in list(self._runs.items()):
+            if run.ending is not None:
+                self._continue_ending(number, run.ending)
 
     def _scan(self) -> list[Process]:
         """All running processes below the supervisor, each assigned to a run if that can be told."""
@@ -307,9 +309,9 @@ class Supervisor:
         elif run.ending is None:
             run.ending = Ending()
 
-    def _continue_ending(self, number: int) -> None:
+    def _continue_ending(self, number: int, ending: Ending) -> None:
         left = [one.pid for one in self._scan() if self._known[one.pid, one.started].run == number]
-        if self._runs[number].ending.kill(left, self._complete):
+        if ending.kill(left, self._complete):
             return
         del self._runs[number]
         self._groups = {group: run for group, run in self._groups.items() if run != number}

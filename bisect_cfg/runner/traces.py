@@ -37,6 +37,7 @@ from bisect_cfg.probe.protocol import (
     Resumed,
     TrainBegin,
     TrainerBuilt,
+    event_row,
 )
 from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.runner.verdict import Metrics
@@ -248,6 +249,12 @@ class Traces:
     def died(self) -> bool:
         """Whether an exception has ended the run."""
         return any(row.final for row in self.all(Raised))
+
+
+def add_event(folder: Path, event: Event) -> None:
+    """Write an event of ours beside those of a run's probe."""
+    with open(folder / EVENTS_FILE, "ab", opener=private) as stream:
+        stream.write(json.dumps(event_row(event, 0.0)).encode() + b"\n")
 
 
 def read_event(row: object) -> Event | None:

@@ -181,7 +181,7 @@ def _silent(events: Sequence[Event]) -> Where:
         return Where()
     largest = max(updates, key=lambda row: row.relative)
     text = f"this update moves {largest.parameter} by {largest.relative:.0%} of its size, the most of all"
-    return _update(largest, largest.parameter, text)
+    return _update(largest, str(largest.parameter), text)
 
 
 def _update(row: Update, parameter: str, text: str) -> Where:

@@ -159,6 +159,9 @@ class Baselines:
 
     def _allowed_starts(self) -> tuple[str, ...]:
         """The starts to consider, warmest first: none warmer than was settled before, or than the user allows."""
+        packages = self._trials.packages
+        if packages is not None and packages.varied:  # a server has the packages of the user's environment
+            return (COLD,)
         order = tuple(STARTS)
         coldest = "" if self._study.target.probed else COLD
         wanted = [start for start in (self._settled, self._study.options.start, coldest) if start]

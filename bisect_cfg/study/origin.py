@@ -29,7 +29,7 @@ from bisect_cfg.probe.protocol import (
     Resumed,
 )
 from bisect_cfg.runner.checkpoints import has_adapter_alone, in_words, read_checkpoint, saved_in_parts
-from bisect_cfg.runner.clean import size_of
+from bisect_cfg.runner.environments import size_of
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import horizon_for
@@ -411,9 +411,6 @@ def begin_at_checkpoint(study: Study) -> None:
         )
     elif form:
         study.note(f"{name} was saved under {form}: without {form} a trial cannot load its optimizer's state.")
-    theirs, ours = checkpoint.version, study.environment.get("packages", {}).get("transformers")
-    if theirs and ours and theirs != ours:
-        study.note(f"{name} was saved by transformers {theirs}; installed is {ours}.")
 
 
 def begin_as_it_did(study: Study, run: Run) -> None:

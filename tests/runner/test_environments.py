@@ -57,9 +57,9 @@ def test_several_that_want_the_same_one_build_it_once(tmp_path) -> None:
 def test_what_one_has_compiled_another_need_not(tmp_path, cache, monkeypatch) -> None:
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     both = [[wheel(tmp_path, "one", "1.0"), wheel(tmp_path, "two", version)] for version in ("1.0", "2.0")]
-    first, second = map(cache.of, both)
+    first = cache.of(both[0])
     says(first.python, "import one, two")
-    cache.of(both[1])
+    second = cache.of(both[1])
     compiled = {path.name.partition(".")[0]: path for path in second.folder.rglob("__pycache__/*.pyc")}
     assert "one" in compiled and "two" not in compiled
     assert compiled["one"].samefile(next(first.folder.rglob("one.*.pyc")))
