@@ -20,7 +20,7 @@ class Printed(dict[str, Value]):
     """Settings by name. Printed, they are without the secrets in them: the output of a cell is kept and passed on."""
 
     def __repr__(self) -> str:
-        return scrub(repr(dict(self)))
+        return str(scrub(repr(dict(self))))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -213,7 +214,10 @@ class Store:
         for number in [one for one in dict.fromkeys([*numbers, *([] if best is None else [best])]) if one not in shown]:
             state, values = state_of(Outcome(known[number].user_attrs["outcome"]), True)
             if number == best:  # not above any that was recommended before
-                values = [min([trial.value for trial in known if trial.system_attrs.get(WORSE) == 0] or [1.0]) - 1.0]
+                above = [
+                    trial.value for trial in known if trial.system_attrs.get(WORSE) == 0 and trial.value is not None
+                ]
+                values = [min(above or [1.0]) - 1.0]
             attributes = {"outcome": Void.SHOWN.value, SHOWN: number}
             template = self._template(state, values, self.params(configuration(number)), attributes)
             template.system_attrs = {WORSE: int(number != best)}
@@ -234,7 +238,8 @@ class Store:
             outcome: of the trial; see `state_of` for its value.
             intermediate: step -> value; each is a transaction of its own, so of many an even share is written.
         """
-        trial_id, steps = self._of(number), list(intermediate or {})
+        trial_id, told = self._of(number), intermediate or {}
+        steps = list(told)
         if len(steps) > MOST_INTERMEDIATE:
             last = MOST_INTERMEDIATE - 1
             steps = [steps[place * (len(steps) - 1) // last] for place in range(MOST_INTERMEDIATE)]
@@ -242,7 +247,7 @@ class Store:
             for name, value in attributes.items():
                 self.storage.set_trial_user_attr(trial_id, name, value)
             for step in steps:
-                self.storage.set_trial_intermediate_value(trial_id, step, intermediate[step])
+                self.storage.set_trial_intermediate_value(trial_id, step, told[step])
             self.storage.set_trial_system_attr(trial_id, WORSE, 1)
             self.storage.set_trial_state_values(
                 trial_id, *state_of(outcome, bool(self.storage.get_trial(trial_id).params))
@@ -265,7 +270,7 @@ class Store:
     def _template(
         self, state: TrialState, values: Sequence[float] | None, params: Configuration, attributes: JsonObject
     ) -> FrozenTrial:
-        distributions = {name: self.distributions[name] for name in params}
+        distributions: dict[str, BaseDistribution] = {name: self.distributions[name] for name in params}
         return create_trial(
             state=state, values=values, params=dict(params), distributions=distributions, user_attrs=dict(attributes)
         )
