@@ -115,7 +115,7 @@ def test_packages_of_any_command(made):
         assert study.result["environments"]["used"] > 2
         assert value in (study.folder / "trials/0/log.txt").read_text()
         advice = "# Besides, where you train: pip install"
-        assert "Ran in" in study.said.out and advice in (study.folder / "safe_config.yaml").read_text()
+        assert advice in (study.folder / "safe_config.yaml").read_text()
     assert study.result["environments"]["built"] < study.result["environments"]["used"], "the studies share them"
     count = len(study.result["trials"])
     assert len(made.bisect(*words, study="studies/1").result["trials"]) == count
