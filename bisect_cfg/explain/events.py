@@ -6,7 +6,8 @@ a launcher says that something under it failed, an exception says what.
 
 A dying job prints far more than its cause. Three rules find it:
 
-- what was survived is no cause: rows of metrics come after it, or the run ends well;
+- what was survived is no cause: rows of metrics come after it, the run ends well, or the program says what it does
+  about it (it tries again, falls back) and goes on;
 - what only follows from another failure is no cause where another one is there, whichever rank says it first: a peer
   that waits in vain, a server that is not there any more, Ctrl-C, a port that is still taken;
 - of what is left, the heaviest counts, of each process its last, and of all processes the first.
@@ -15,8 +16,11 @@ A dying job prints far more than its cause. Three rules find it:
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from operator import attrgetter
 
 from bisect_cfg.common.failures.excerpt import LogLine
 from bisect_cfg.common.failures.signals import SENT_BY_OTHERS, reported_signal
@@ -34,7 +38,13 @@ MOST = 400
 """Events that are kept, the first half and the last half: a thousand ranks print a thousand of them."""
 
 REACH = 3
-"""Lines after the last frame of a traceback within which the log ends, for it to count as cut off."""
+"""Lines after an error within which a program says what it does about it."""
+
+LAST = 40
+"""Lines of the end of a log in which a run says that it ended well; it prints much while it shuts down."""
+
+WORK = 2
+"""Lines of work after that which show that it went on."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +174,26 @@ _ENDED_WELL = re.compile(
 )
 """What a run, or who started it, says at its end."""
 
+_COPES = re.compile(
+    r"\bretry(?:ing)?\b(?! (?:limit|budget))|\bre-?tried\b|\b(?:trying|tried|try) again\b"
+    r"|\bresum(?:e|ing) (?:download|from)"
+    r"|\bfall(?:ing|s|en)? ?back\b|\bfell back\b|\bfallback\b|\boptional\b|\bskip(?:ped|ping)\b(?!=)|\bbacking off\b"
+    r"|\battempt \d+(?: of |/)\d|\brestart(?:ed|ing)\b|\bignor(?:ed|ing)\b(?!=)|\btrying \S+ instead|\bcontinuing\b"
+    r"|\bcarrying on\b|\bproceeding\b|\b(?:decreasing|reducing|lowering) (?:the )?batch size"
+    r"|\busing (?:the )?(?:latest |local )?(?:cached?|mirror|default|\S+ instead)\b|\brequeued\b|-> ?(?:reward|score)",
+    re.IGNORECASE,
+)
+_GAVE_UP = re.compile(
+    r"\bgiv(?:e|ing|en) up\b|\bgave up\b|\bfailed after\b|Max retries exceeded|no (?:more )?retries", re.I
+)
+_WORKS = re.compile(
+    r"(?<!\d)100%(?:\||\s|\[)|HTTP/1\.1\" 200|Application startup complete|Uvicorn running|\bstep[: ]\d"
+    r"|\b(?:completed?|finished|succeeded|saved|wrote|written|uploaded|installed|connected|done|loaded|evaluated)\b"
+    r"|(?<!\d)[1-9]?\d%\|[^|]{0,200}\| *\d+/\d+ \[|\b(?:loss|reward|accuracy)['\"]?[:=] ?-?\d",
+    re.IGNORECASE,
+)
+"""A line of a program that goes on, or has come to its end."""
+
 
 def find_events(lines: Sequence[LogLine], file: str = "") -> list[Event]:
     """The events of a log in the order of their lines.
@@ -192,7 +222,7 @@ def find_events(lines: Sequence[LogLine], file: str = "") -> list[Event]:
         found = [*found[: MOST // 2], *found[-MOST // 2 :]]
     found = [one if one.message else _with_message(one, lines, position[one.line]) for one in found]
     found = [replace(one, file=file, follows=follows(one.text)) for one in sorted(found, key=lambda one: one.line)]
-    return _with_survival(found, lines)
+    return _with_survival(found, lines, position)
 
 
 def follows(text: str) -> bool:
@@ -330,7 +360,7 @@ def _cut_off(one: Traceback, last: LogLine) -> Event:
     return Event("exception", one.last, text, one.who, LOGGED, text, tuple(one.frames), one.first, last.number)
 
 
-def _with_survival(events: list[Event], lines: Sequence[LogLine]) -> list[Event]:
+def _with_survival(events: list[Event], lines: Sequence[LogLine], position: dict[int, int]) -> list[Event]:
     """The events, each with whether the run went on after it."""
     last_row = 0
     for line in lines:
@@ -339,4 +369,31 @@ def _with_survival(events: list[Event], lines: Sequence[LogLine]) -> list[Event]
     last_traceback = max((one.line for one in events if one.frames and one.line > last_row), default=0)
     ended = max((line.number for line in lines if _ENDED_WELL.search(line.text)), default=0)
     ended = ended if ended > last_traceback else 0
-    return [replace(one, survived=one.last < last_row or one.line < ended) for one in events]
+    return [
+        replace(one, survived=one.last < last_row or one.line < ended or _coped_with(one, lines, position))
+        for one in events
+    ]
+
+
+def _coped_with(event: Event, lines: Sequence[LogLine], position: dict[int, int]) -> bool:
+    """Whether the program says beside an error what it does about it, and lines of work follow."""
+    start = position.get(event.line, 0)
+    beside = [line.text for line in lines[start : start + 1 + REACH]]
+    if not any(_COPES.search(text) and not _GAVE_UP.search(text) for text in beside):
+        return False
+    return worked_after(lines, event.line)
+
+
+def worked_after(lines: Sequence[LogLine], number: int) -> bool:
+    """Whether lines of work follow on a line, before a traceback or before the program gives up, or the run ended
+    well."""
+    if any(_ENDED_WELL.search(line.text) for line in lines[-LAST:]):
+        return True
+    work = 0
+    for line in islice(lines, bisect_right(lines, number, key=attrgetter("number")), None):
+        if "Traceback (most recent call last)" in line.text or _GAVE_UP.search(line.text):
+            return False
+        work += bool(_WORKS.search(line.text)) and not line.text.startswith("wandb: ")
+        if work >= WORK:
+            return True
+    return False

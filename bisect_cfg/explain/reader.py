@@ -1,4 +1,4 @@
-"""What people have of a run, read in bounded memory: logs, compressed too, metrics as files, a whole folder.
+"""What people have of a run, read in bounded memory: logs, compressed or in UTF-16, metrics as files, a whole folder.
 
 `read` makes of each path a `Reading`: the lines that may matter, the events among them, the rows of metrics. What
 cannot be read is an `Unreadable` with the reason and what to give instead, never an empty log.
@@ -48,16 +48,22 @@ STRANGE, UNDECODABLE = 0.1, 0.2
 log may hold a page of stray ones."""
 
 PART = 1 << 13
-"""Bytes that are unpacked at a time."""
+"""Bytes or characters that are unpacked or decoded at a time."""
+
+HALF_ZERO = 0.8
+"""ASCII in UTF-16 has a zero in every second byte: in this share of them at least."""
 
 _LOGS = (".log", ".out", ".err", ".txt", ".stdout", ".stderr")
 _METRICS = ("trainer_state.json", "trainer_log.jsonl", "log_history.json", "metrics.jsonl", "logging.jsonl")
 _NO_LOGS = re.compile(r"requirements|merges\.txt|vocab|license|readme|tokens|constraints", re.IGNORECASE)
 _PASSED_OVER = {".git", "__pycache__", "site-packages", ".venv"}
+_MESSAGES = ("message", "msg", "log", "textPayload", "line")
+"""What collectors of logs call the printed line in their records."""
+
 _KINDS = {
     b"\x89PNG": "a picture", b"\x7fELF": "a program", b"PAR1": "a Parquet table", b"SQLite": "a database",
     b"\x80": "a pickle", b"%PDF": "a PDF document", b"PK\x03\x04": "a zip archive",
-    b"\x28\xb5\x2f\xfd": "compressed by zstd", codecs.BOM_UTF16_LE: "UTF-16 (iconv makes it UTF-8)",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd",
 }  # fmt: skip
 
 
@@ -208,31 +214,41 @@ def _open_packed(name: str, stream: io.BufferedReader) -> Source:
     opener = next((opener for magic, opener in _PACKED if stream.peek(8).startswith(magic)), None)
     if opener is None:
         return _open_text(name, stream)
-    unpacked = io.BufferedReader(_Unpacked(opener(stream)))
+    unpacked = io.BufferedReader(_Parts(_until_cut(opener(stream))))
     if not unpacked.peek(1):
         raise Unreadable("it is compressed, and nothing can be unpacked from it")
     return _open_text(re.sub(r"\.(?:gz|xz|bz2)$", "", name), unpacked)
 
 
-class _Unpacked(io.RawIOBase):
-    """What can be unpacked: a log is cut off if its run was killed while it wrote."""
+class _Parts(io.RawIOBase):
+    """A stream that is made part by part."""
 
-    def __init__(self, packed: BinaryIO) -> None:
-        self._packed, self._rest = packed, b""
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts, self._rest = parts, b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:
-        with contextlib.suppress(EOFError, OSError, lzma.LZMAError, zlib.error):
-            self._rest = self._rest or self._packed.read(PART)
+        self._rest = self._rest or next(self._parts, b"")
         taken, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
         buffer[: len(taken)] = taken
         return len(taken)
 
 
+def _until_cut(stream: BinaryIO) -> Iterator[bytes]:
+    """What can be unpacked: a log is cut off if its run was killed while it wrote."""
+    with contextlib.suppress(EOFError, OSError, lzma.LZMAError, zlib.error):
+        while data := stream.read(PART):
+            yield data
+
+
 def _open_text(name: str, stream: io.BufferedReader) -> Source:
     head = stream.peek(PEEK)[:PEEK]
+    if encoding := _utf16(head):
+        text = codecs.getreader(encoding)(stream, errors="replace")
+        stream = io.BufferedReader(_Parts(_as_utf8(text)))
+        head = stream.peek(PEEK)[:PEEK]
     strange = sum(head.count(byte) for byte in (*range(7), *range(14, 27), *range(28, 32), 127))
     undecodable = head.decode("utf-8", "replace").count("\ufffd")
     binary = strange > STRANGE * len(head) or (strange > 0 and undecodable > UNDECODABLE * len(head))
@@ -245,7 +261,44 @@ def _open_text(name: str, stream: io.BufferedReader) -> Source:
         return _open_json(stream)
     if name.endswith((".csv", ".tsv")):
         return _open_csv(stream)
+    first = _record(head.lstrip().split(b"\n", 1)[0])
+    if first is not None and (key := next((one for one in _MESSAGES if isinstance(first.get(one), str)), "")):
+        return Source("", io.BufferedReader(_Parts(_messages(stream, key))))
     return Source("", stream)
+
+
+def _as_utf8(text: codecs.StreamReader) -> Iterator[bytes]:
+    while part := text.read(PART):
+        yield part.encode("utf-8", "replace")
+
+
+def _messages(stream: BinaryIO, key: str) -> Iterator[bytes]:
+    """What was printed, out of a collector's records with a line each; a line that is none stays as it is."""
+    while line := stream.readline(LARGEST_JSON):
+        record = _record(line) or {}
+        parts = [record.get(key), record.get("exc_info") or record.get("traceback")]
+        texts = [one.rstrip("\n") for one in parts if isinstance(one, str)]
+        yield ("\n".join(texts) + "\n").encode("utf-8", "replace") if texts and "loss" not in record else line
+
+
+def _record(line: bytes) -> dict[str, Json] | None:
+    """The mapping that a line is in JSON; None if it is none."""
+    try:
+        found = json.loads(line) if line[:1] == b"{" else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _utf16(head: bytes) -> str:
+    """The encoding, where PowerShell's `>` wrote UTF-16; "" for another one."""
+    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    if len(head) > 16:
+        for encoding, zeros, letters in (("utf-16-le", head[1::2], head[::2]), ("utf-16-be", head[::2], head[1::2])):
+            if zeros.count(0) > HALF_ZERO * len(zeros) and letters.count(0) < len(letters) / 10:
+                return encoding
+    return ""
 
 
 def _open_json(stream: io.BufferedReader) -> Source:

@@ -137,10 +137,7 @@ def apply(
         _put_back(new)
         raise
     if not wrong:
-        say(
-            f"Written: {paths}."
-            + ("" if unseen or found.unplaced else " Your script builds the recommended configuration.")
-        )
+        say(f"Written: {paths}." + ("" if unseen else " Your script builds the recommended configuration."))
         if unseen:
             say(f"Not seen in the configuration of your script, so not compared: {', '.join(unseen)}.")
         return 0

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Collection, Sequence
 
-from bisect_cfg.common.configuration import Value, equal
+from bisect_cfg.common.configuration import Configuration, Value, equal
 from bisect_cfg.rewrite.spans import Change, Span, parsed, plain, same
 
 _FLAG = re.compile(r"(?P<flag>-{1,2}[A-Za-z][\w.-]*|[+~]{0,2}[A-Za-z_][\w.@/]*(?==))(?P<value>=.*)?", re.DOTALL)
@@ -26,6 +26,8 @@ class Words:
         self._typed, self._fields = list(typed), fields
         self._now = [[word] for word in typed]
         self._changed: dict[int, tuple[int, list[str]]] = {}  # first word of a flag -> its end, names of settings
+        self.added: Configuration = {}
+        """Settings that are appended as flags."""
 
     @property
     def text(self) -> str:
@@ -89,6 +91,9 @@ class Words:
             start, end = len(shlex.join(self._typed[:first])) + bool(first), len(shlex.join(self._typed[:last]))
             new = shlex.join(self._now[first])
             found.append(Span(start if new else start - bool(first), end, new, tuple(names)))
+        if self.added:
+            new = "".join(f" --{name} {shlex.join(_texts(value))}" for name, value in self.added.items())
+            found.append(Span(len(self.text), len(self.text), new, tuple(self.added)))
         return found
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from bisect_cfg.common.configuration import Value
+from bisect_cfg.common.configuration import Configuration, Value
 from bisect_cfg.common.files import load_json, load_toml, load_yaml
 from bisect_cfg.rewrite.spans import GONE, Change, Piece, Place, Span, plain, same, splice
 
@@ -61,6 +61,40 @@ def places(path: Path, text: str, change: Change, names: Collection[str]) -> lis
     return found
 
 
+def added(
+    path: Path, text: str, values: Configuration, fields: Collection[str], gone: Collection[object]
+) -> Piece | None:
+    """The piece that adds settings to the mapping that holds most of the training config; None if none does.
+
+    Args:
+        path: of the file.
+        text: of the file.
+        values: of the settings.
+        fields: of the training config.
+        gone: ways to what is removed at the same time: nothing is added beside it.
+    """
+    content, counts = read(path, text), dict[Keys, int]()
+    for keys, _ in items_in(content):
+        counts[keys[:-1]] = counts.get(keys[:-1], 0) + (keys[-1] in fields)
+    table = max(reversed(counts), key=lambda keys: counts[keys], default=())  # of equal ones the last
+    if not counts.get(table):
+        return None
+    goal = {(*table, name): plain(value) for name, value in values.items()}
+    kept = [key for key in _at(content, table) if (*table, key) not in gone]
+    for entry in (one for key in reversed(kept) for one in _entries(path, text, [key]) if (*table, key) in one.ways):
+        quote, equals = re.match(r"""(["']?)[\w.-]+["']?([ \t]*[:=])""", text[entry.key :]).groups()
+        indent = text[text.rfind("\n", 0, entry.key) + 1 : entry.key]
+        between = " " if indent.strip() else ("\r\n" if "\r\n" in text else "\n") + indent
+        pairs = [
+            f"{between}{quote}{name}{quote}{equals} {_value_text(path, plain(new))}" for name, new in values.items()
+        ]
+        end = entry.end + len(re.match(r".*?(?=\r?$)", text[entry.end :], re.MULTILINE)[0])
+        for start, new in ((end, "".join(pairs)), (entry.end, "".join(f",{pair}" for pair in pairs))):
+            if proven(path, text, splice(text, [Span(start, start, new)]), goal):
+                return Piece(start, start, new, goal)
+    return None
+
+
 def proven(path: Path, text: str, after: str, goal: Mapping[Keys, Value]) -> bool:
     """Whether a new text of a file holds what the old one does, but for what is to be there."""
     wanted = copy.deepcopy({"": json.loads(json.dumps(read(path, text)))})  # no alias is shared
@@ -79,6 +113,11 @@ def items_in(value: Value, keys: Keys = ()) -> Iterator[tuple[Keys, Value]]:
         if isinstance(value, dict):
             yield (*keys, key), item
         yield from items_in(item, (*keys, key))
+
+
+def count(path: Path, text: str, fields: Collection[str]) -> int:
+    """How many settings of a training config the text holds."""
+    return sum(keys[-1] in fields for keys, _ in items_in(read(path, text)))
 
 
 def _at(value: Value, keys: Keys) -> Value:

@@ -31,7 +31,7 @@ from bisect_cfg.rewrite.notebook import span_in
 from bisect_cfg.rewrite.places import PYTHON, Places
 from bisect_cfg.rewrite.recommended import Change as ShownChange
 from bisect_cfg.rewrite.recommended import ShownEdit, Unplaced
-from bisect_cfg.rewrite.spans import Change, Piece, Place, Span, spans_of, splice
+from bisect_cfg.rewrite.spans import GONE, Change, Piece, Place, Span, spans_of, splice
 from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.launch_settings import PROCESSES
@@ -149,7 +149,8 @@ def edits_of(places: Places, changes: Sequence[Change]) -> Edits:
     several = not any(change.name == PROCESSES and change.new == 1 for change in outside)
     missing = [draft.launch(change, several) for change in outside]
     own = [change for change in changes if change not in outside]
-    missing += [draft.make(change) for change in own]
+    missing += [draft.make(change) for change in own if not change.added]
+    missing += draft.add([change for change in own if change.added])
     flags = draft.words.spans()
     spans = {**({None: flags} if flags else {}), **{path: draft.spans[path] for path in sorted(draft.spans)}}
     found = Edits(spans, tuple(one for one in missing if one is not None), draft.texts)
@@ -165,11 +166,11 @@ class _Draft:
         self.spans: dict[Path, list[Span]] = {}
         self._pieces: dict[Path, list[tuple[str, Piece]]] = {}
 
-    def _take(self, path: Path, name: str, piece: Piece | None) -> bool:
-        """Change a part of a file as well, for this setting; returns whether that is proven to be right."""
+    def _take(self, path: Path, names: Collection[str], piece: Piece | None) -> bool:
+        """Change a part of a file as well, for these settings; returns whether that is proven to be right."""
         if piece is None:
             return False
-        text, pieces = self.texts[path], [*self._pieces.get(path, ()), (name, piece)]
+        text, pieces = self.texts[path], [*self._pieces.get(path, ()), *((name, piece) for name in names)]
         goal = {node: new for _, one in pieces for node, new in one.goal.items()}
         proven = python.proven if path.suffix in PYTHON else data.proven
         for by_lines in (True, False):
@@ -179,17 +180,21 @@ class _Draft:
                 return True
         return False
 
+    def _gone(self, path: Path) -> set[object]:
+        """What is removed from a file."""
+        goals = (one.goal for _, one in self._pieces.get(path, ()))
+        return {node for goal in goals for node, new in goal.items() if new is GONE}
+
     def make(self, change: Change) -> Unplaced | None:
         """Make one change; returns why it cannot be made."""
-        places, tried, seen = self._places, set[str](), list[tuple[Path, Place]]()
-        names = set() if change.added else set(change.names)
+        places, names, tried, seen = self._places, set(change.names), set[str](), list[tuple[Path, Place]]()
         own, flags = range(len(places.words) - places.arguments, len(places.words)), places.flags.get(change.key, ())
         while names:
             if change.name not in places.assigned and self.words.change(change.name, change, names, own, flags):
                 return None
             here = self._found(change, names)
             matching = [one for one in here if one[1].matches]
-            if len(matching) == 1 and self._take(matching[0][0], change.name, matching[0][1].put(change.new)):
+            if len(matching) == 1 and self._take(matching[0][0], [change.name], matching[0][1].put(change.new)):
                 return None
             seen += here
             if matching:
@@ -207,9 +212,28 @@ class _Draft:
         for one, names in ways:
             for path in self._places.files:
                 matching = [place for place in data.places(path, self.texts[path], one, names) if place.matches]
-                if len(matching) == 1 and self._take(path, change.name, matching[0].put(one.new)):
+                if len(matching) == 1 and self._take(path, [change.name], matching[0].put(one.new)):
                     return None
         return launch.by_hand(change)
+
+    def add(self, changes: Sequence[Change]) -> list[Unplaced]:
+        """Add settings that the user does not set so far beside the others of the training config."""
+        values, places = {change.name: change.new for change in changes}, self._places
+        if not values or any("." in name for name in values):
+            return [self._missing(change, []) for change in changes]
+        files = places.files
+        for path in sorted(files, key=lambda path: -data.count(path, files[path], places.fields)):
+            piece = data.added(path, files[path], values, places.fields, self._gone(path))
+            if self._take(path, list(values), piece):
+                return []
+        gone = {node for path in places.python for node in self._gone(path)}
+        found = python.added(places, values, gone)
+        if found is not None and self._take(found[0], list(values), found[1]):
+            return []
+        if self.words.names() & set(places.fields):
+            self.words.added = values
+            return []
+        return [self._missing(change, []) for change in changes]
 
     def _found(self, change: Change, names: Collection[str]) -> list[tuple[Path, Place]]:
         """The places that decide: in files of data, if the value is there, else in Python."""
@@ -238,8 +262,7 @@ class _Draft:
         call = None if "." in change.name else python.call_of(self._places)
         if call is not None:
             add = f"give {self._places.config}(...) at {self._at(*call)} {change.key}={value}"
-        why = "you do not set it so far" if change.added else "it is not a plain value in your files"
-        return Unplaced(change.name, why, add)
+        return Unplaced(change.name, "it is not a plain value in your files", add)
 
     def _at(self, path: Path, start: int) -> str:
         line = self.texts[path].count("\n", 0, start) + 1

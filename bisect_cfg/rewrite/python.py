@@ -12,10 +12,9 @@ import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate
 from pathlib import Path
 
-from bisect_cfg.common.configuration import Value
+from bisect_cfg.common.configuration import Configuration, Value
 from bisect_cfg.rewrite.places import Places
 from bisect_cfg.rewrite.spans import GONE, Change, Piece, Place, parsed, plain, same
 
@@ -27,6 +26,9 @@ ARGS = "args"
 
 CONVERSIONS = ("float", "int", "str", "bool")
 """Calls whose argument is the value."""
+
+_BOM = "\ufeff"
+"""Before the text of a file that was written on Windows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +59,13 @@ class _Source:
 
     def __init__(self, path: Path, text: str, tree: ast.Module) -> None:
         self.path, self.text, self.tree, self.nodes = path, text, tree, list(ast.walk(tree))
-        self._lines = text.split("\n")
-        self._starts = [0, *accumulate(len(line) + 1 for line in self._lines)]
+        self._lines = [""]  # of the text as the tree counts: from 1, and the first one without its mark
+        self._starts = [0]
+        for line in text.split("\n"):
+            self._lines.append(line)
+            self._starts.append(self._starts[-1] + len(line) + 1)
+        if text.startswith(_BOM):
+            self._lines[1], self._starts[0] = self._lines[1][1:], 1
         found = [gift for node in self.nodes for gift in _gifts_of(node)]
         names = {id(gift.value): gift.name for gift in found}
         self.gifts = [replace(gift, within=names.get(id(gift.holder), ""), source=self) for gift in found]
@@ -67,7 +74,7 @@ class _Source:
         """From where the first of some nodes begins in the text to where the last one ends."""
         ends = ((nodes[0].lineno, nodes[0].col_offset), (nodes[-1].end_lineno, nodes[-1].end_col_offset))
         start, end = (
-            self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode()) for line, column in ends
+            self._starts[line - 1] + len(self._lines[line].encode()[:column].decode()) for line, column in ends
         )
         return start, end
 
@@ -129,7 +136,7 @@ def _source(path: Path, text: str) -> _Source | None:
 
 def _tree(text: str) -> ast.Module | None:
     try:
-        return ast.parse(text)
+        return ast.parse(text.removeprefix(_BOM))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -256,6 +263,28 @@ def _removed(gift: _Gift) -> Piece:
         pairs = zip(gift.holder.keys, gift.holder.values, strict=True)
         gone = next([key, value] for key, value in pairs if value is gift.value)
     return Piece(*gift.source.span(*gone), None, dict.fromkeys(gone, GONE))
+
+
+# -------------------------------------------------------------------------------------------------------- new settings
+
+
+def added(where: Places, values: Configuration, gone: Collection[object]) -> tuple[Path, Piece] | None:
+    """The piece that adds keywords to the one call that builds the training config; None if that cannot be done.
+
+    Args:
+        where: the sources.
+        values: of the settings.
+        gone: nodes that are removed at the same time: nothing is added beside them.
+    """
+    found = _config_calls(_sources(where.python), (where.config,), where.built.get(ARGS))
+    kept = [source.span(one)[1] for source, call in found for one in (*call.args, *call.keywords) if one not in gone]
+    if len(found) != 1 or not kept:
+        return None
+    source, call = found[0]
+    pairs = ", ".join(f"{name}={literal(value)}" for name, value in values.items())
+    more = ast.parse(f"f({pairs})", mode="eval").body.keywords
+    goal = {call: ast.Call(call.func, call.args, [*call.keywords, *more])}
+    return source.path, Piece(max(kept), max(kept), f", {pairs}", goal)
 
 
 def call_of(where: Places) -> tuple[Path, int] | None:

@@ -74,6 +74,7 @@ def test_the_same_answer_in_any_wrapping(name: str, tmp_path: Path) -> None:
     wrapped = {
         "progress": (PROGRESS + log + PROGRESS).encode(),
         "ranks": "".join(f"[rank{rank}]: {line}\n" for line in lines for rank in range(8)).encode(),
+        "UTF-16": log.encode("utf-16"),
         "gzip": gzip.compress(log.encode()),
         "time": "".join(f"2026-03-02 10:11:12,{at % 1000:03} {line}\n" for at, line in enumerate(lines)).encode(),
     }

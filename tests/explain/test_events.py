@@ -61,13 +61,15 @@ def test_what_training_goes_on_after_was_survived(before: int, after: int) -> No
 @pytest.mark.parametrize(
     "log",
     [
+        "ERROR: HTTP 503, retrying in 2 s\nFetching 4 files: 100%|####| 4/4 [00:01]\nmodel loaded\nstep 1 done\n",
+        TRACEBACK + "ConnectionError: hub\nfalling back to the local cache\nmodel loaded\nstep 1 done\nstep 2 done\n",
         TRACEBACK + "ValueError: plot\n" + ROW * 3 + "{'train_runtime': 12.3, 'train_loss': 0.1}\n",
         "--- Logging error ---\n" + TRACEBACK + "BlockingIOError: could not write\n" + "step 3 done\n",
         "Exception ignored in: <function Loader.__del__ at 0x7f>\nAssertionError: can only test a child process\n",
         "Exception ignored in: <function Pool.__del__ at 0x7f>\n" + TRACEBACK + "OSError: handle is closed\n",
     ],
 )
-def test_what_is_only_reported_is_no_cause(log: str) -> None:
+def test_what_the_program_copes_with_is_no_cause(log: str) -> None:
     assert cause(log) == ""
 
 

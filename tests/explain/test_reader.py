@@ -48,6 +48,9 @@ def explained(*paths: Path) -> Explanation:
         ("train.log.gz", gzip.compress(ERROR.encode(), mtime=0)),
         ("train.log.xz", lzma.compress(ERROR.encode())),
         ("train.log.bz2", bz2.compress(ERROR.encode())),
+        ("utf16.log", ERROR.encode("utf-16")),
+        ("utf16-without-a-mark.log", ERROR.encode("utf-16-le")),
+        ("collected.jsonl", as_lines({"ts": 1, "message": line} for line in ERROR.splitlines()).encode()),
         ("run.ipynb", json.dumps({"cells": [{"outputs": [{"text": ERROR.splitlines(True)}]}]}).encode()),
         ("error.json", json.dumps({"message": {"message": "x", "extraInfo": {"py_callstack": ERROR}}}).encode()),
     ],
@@ -133,7 +136,6 @@ def test_a_compressed_log_that_was_cut_off_ends_there(tmp_path: Path) -> None:
         ("b.gz", gzip.compress(b"x" * 99, mtime=0)[:12] + bytes(range(200, 250))),
         ("a.png", b"\x89PNG\r\n\x1a\n" + bytes(99)),
         ("a.bin", bytes(range(256)) * 9),
-        ("powershell.log", ERROR.encode("utf-16")),
         ("a.gz", b"\x1f\x8b\x08" + bytes(9)),
     ],
 )

@@ -42,6 +42,7 @@ PYTHON = {
     "arithmetic": "GRPOConfig(learning_rate=@2 * 10**-2@)\n",
     "the training config, not another": "SFTConfig(learning_rate=0.02)\nGRPOConfig(learning_rate=@0.02@)\n",
     "a class of the user's own": "class M(GRPOConfig):\n    pass\nM(learning_rate=@0.02@)\nf(learning_rate=0.02)\n",
+    "a file as on Windows": "\ufeffGRPOConfig(a='é', learning_rate=@0.02@)\r\n",
     "lines that end as on Windows": "a = 1\r\nGRPOConfig(\r\n    learning_rate=@0.02@,  # é\r\n)\r\n",
 }
 
@@ -92,28 +93,32 @@ def test_two_changes_in_one_line_are_one_edit():
     assert (one.new, one.settings) == ("GRPOConfig(learning_rate=1.7e-05, beta=0.04)", ("learning_rate", "beta"))
 
 
-@pytest.mark.parametrize(
-    "files", [{"train.py": "GRPOConfig(beta=0.5)\nf(adam_epsilon=1e-8)\n"}, {"c.yaml": "beta: 0.5\n"}]
-)
-def test_a_setting_that_the_user_does_not_set_is_added_by_hand(files):
-    found = edits_of(places({Path(name): text for name, text in files.items()}), [BETA, Change("beta", 0.5, 0.04)])
-    (one,) = found.unplaced
-    where = "give GRPOConfig(...) at train.py:1 adam_epsilon=" if "train.py" in files else "set adam_epsilon to "
-    assert (one.setting, one.why, one.add) == ("adam_epsilon", "you do not set it so far", f"{where}1e-06")
-    assert [span.names for spans in found.spans.values() for span in spans] == [("beta",)]
+@pytest.mark.parametrize("text", [
+    "GRPOConfig(beta=0.5)\n", "GRPOConfig(\n    beta=0.5,\n)\n", "GRPOConfig(\n    optim='sgd', beta=0.5)\n",
+    "GRPOConfig(\n    beta=0.5)\n", "GRPOConfig(\n    beta=0.5,  # why\n)\n", "GRPOConfig(\n    beta=0.5  # why\n)\n",
+])  # fmt: skip
+def test_a_setting_that_the_script_does_not_mention_is_added(text):
+    after, left = edited("train.py", text, BETA, Change("beta", 0.5, 0.04))
+    seen = {}
+    exec(after, {"GRPOConfig": lambda **settings: seen.update(settings)})
+    assert (
+        left == [] and seen["adam_epsilon"] == 1e-6 and seen["beta"] == 0.04 and after.count("why") == text.count("why")
+    )
 
 
 def test_where_it_is():
     text = "a = 1\n\nargs = GRPOConfig(\n    learning_rate=0.02,  # as in the paper\n)\n"
-    (one,) = edits_of(places({Path("train.py"): text}), [LR]).shown()
+    found = edits_of(places({Path("train.py"): text}), [LR, BETA])
+    (one,) = found.shown()
     assert (one.line, one.old) == (4, "    learning_rate=0.02,  # as in the paper")
-    assert (one.new, one.settings) == ("    learning_rate=1.7e-05,  # as in the paper", ("learning_rate",))
+    assert one.new == "    learning_rate=1.7e-05, adam_epsilon=1e-06,  # as in the paper"
+    assert one.settings == ("learning_rate", "adam_epsilon")
 
 
 def test_the_diff_is_a_patch(tmp_path):
     path = tmp_path / "train.py"
     path.write_text("a = GRPOConfig(\n    beta=0.5,\n    learning_rate=0.02)")
-    found = edits_of(places({path: path.read_text()}), [LR, Change("beta", 0.5, None)])
+    found = edits_of(places({path: path.read_text()}), [LR, BETA])
     subprocess.run(["patch", "-s", str(path)], input=found.diff, text=True, check=True)
     assert path.read_text() == found.after(path)
 
@@ -137,8 +142,8 @@ def test_of_several_trainings_the_call_that_built_the_one_that_failed(tmp_path):
     path = tmp_path / "train.py"
     text = "a = GRPOConfig(\n    learning_rate=0.02,\n)\nb = GRPOConfig(\n    learning_rate=0.02,\n)\n"
     for built, line in ((1, 2), (4, 5)):
-        found = edits_of(places({path: text}, built={"args": (str(path), built)}), [LR])
-        assert [(one.line, one.settings) for one in found.shown()] == [(line, ("learning_rate",))]
+        found = edits_of(places({path: text}, built={"args": (str(path), built)}), [LR, BETA])
+        assert [(one.line, one.settings) for one in found.shown()] == [(line, ("learning_rate", "adam_epsilon"))]
 
 
 def test_dictionaries_in_the_config():
@@ -208,14 +213,22 @@ dtype = "float16"
 def test_toml():
     script = "GRPOConfig(**tomllib.load(open('c.toml', 'rb'))['grpo'])\n"
     files = {Path("train.py"): script, Path("c.toml"): TOML}
-    dtype = Change("model_init_kwargs.dtype", "float16", "float32")
-    found = edits_of(places(files), [LR, Change("bf16", True, None), dtype])
+    dtype, beta = Change("model_init_kwargs.dtype", "float16", "float32"), Change("beta", None, 0.5, added=True)
+    changes, fields = [LR, Change("bf16", True, None), dtype, beta], ("learning_rate", "bf16", "beta")
+    found = edits_of(places(files, fields=fields), changes)
     assert missing(found) == [] and found.after(Path("c.toml")) == (
-        TOML.replace("2e-2", "1.7e-05").replace("bf16 = true\n", "").replace("float16", "float32")
+        TOML.replace("2e-2", "1.7e-05").replace("bf16 = true\n", "beta = 0.5\n").replace("float16", "float32")
     )
     first = found.shown()[0]
     assert (first.line, first.old) == (5, "learning_rate = 2e-2  # bold")
     assert edited("c.toml", TOML, Change("learning_rate", 0.3, 0.1)) == (TOML, ["learning_rate"])
+
+
+def test_an_added_setting_joins_the_training_config_of_a_yaml_file():
+    text = "data:\n  name: x\ntrain:\n  learning_rate: 0.02  # hot\n  beta: 0.1\nother: 1\n"
+    after, left = edited("c.yaml", text, LR, BETA, fields={"learning_rate", "beta", "adam_epsilon"})
+    wanted = text.replace("0.02", "1.7e-05").replace("beta: 0.1\n", "beta: 0.1\n  adam_epsilon: 1.0e-06\n")
+    assert (after, left) == (wanted, [])
 
 
 def test_a_group_of_hydra_holds_the_value():
@@ -304,9 +317,9 @@ def test_several_flags_and_new_ones():
     words = ("--half", "--lr", "2e-2")
     found = edits_of(places({Path("t.py"): text}, words), [LR, Change("bf16", True, False)])
     assert found.command == "launch train.py --lr 1.7e-05"
-    changes = [Change("kwargs.a", 1, 3), Change("kwargs.b", 2, 4)]
-    found = edits_of(places({}, ("--kwargs", '{"a": 1, "b": 2}')), changes)
-    assert shlex.split(found.command) == ["launch", "train.py", "--kwargs", '{"a": 3, "b": 4}']
+    changes = [Change("kwargs.a", 1, 3), Change("kwargs.b", 2, 4), Change("beta", 0.0, 0.1, added=True)]
+    found = edits_of(places({}, ("--kwargs", '{"a": 1, "b": 2}'), fields=("kwargs", "beta")), changes)
+    assert shlex.split(found.command) == ["launch", "train.py", "--kwargs", '{"a": 3, "b": 4}', "--beta", "0.1"]
     assert missing(edits_of(places({}, ("--lr", "5")), [Change("lr", 2, 3)])) == ["lr"]
 
 
