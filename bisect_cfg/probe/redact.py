@@ -312,8 +312,8 @@ def _is_secret(name, value, group, found, before):
         return _RANDOM.fullmatch(value)  # "the password is hunter2", a table
     if group == "quoted" or name.startswith("-") or before.endswith(("<", "?", "&")):
         return True
-    if plain == "pass" and "=" not in found[0][:3]:  # the forward pass: bfloat16
-        return _RANDOM.fullmatch(value)
+    if plain == "pass" and "=" not in found[0][:3]:  # the forward pass: bfloat16, a pass: torch_dtype=bfloat16
+        return _RANDOM.fullmatch(value) and not re.match(r"[A-Za-z_]\w*=", value)
     # "Unexpected token: value", `token=token` and `key = read(...)` are no secrets; `password: opensesame` is.
     if plain in ("token", "secret") and (_NUMBER.fullmatch(value) or not (len(value) >= 8 and re.search(r"\d", value))):
         return False

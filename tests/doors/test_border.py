@@ -85,6 +85,7 @@ KEPT = [
     "tokens/s 1234.5", "reward_token_accuracy=0.75", "50%|████ | 3/6", "\x1b[32mINFO\x1b[0m step 3", "step\\n3",
     "special_tokens_map.json", "lora_target=q_proj,k_proj", "signature=SIGFPE", "author=me", "secret_sauce/mean 0.5",
     "botocore.exceptions.NoCredentialsError: Unable to locate credentials", "the forward pass: bfloat16 or float32",
+    "the forward pass: torch_dtype=bfloat16 or float32 in place of float16",
     "  3  pass      learning_rate    yours without bf16", "token=token",
     "64 tokens: 12 s", "https://host/a@b", "lambda key: 1", "hub_token=options.hub_token", "http://host:8000/v1/a@main",
 ]  # fmt: skip
