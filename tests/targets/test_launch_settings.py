@@ -266,7 +266,7 @@ def capture_of(
     fields = {name: None for name in raw}
     return read_capture(
         [
-            RankBegin(1, 0, 1, None, list(words), given),
+            RankBegin(1, 0, 1, list(words), given),
             ConfigBuilt("args", 0, "GRPOConfig", "trl", raw, fields, dict.fromkeys(fields, "str | None")),
             ConfigResolved("args", 0, raw),
         ]
