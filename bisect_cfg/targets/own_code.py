@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from bisect_cfg.probe.protocol import Encoded
 from bisect_cfg.targets.interpreters import MOST_MODULES, modules_of, tree_of
@@ -56,10 +57,11 @@ def own_code(scripts: Iterable[str]) -> OwnCode:
     trees: list[ast.Module] = []
     for path in sorted(paths):
         try:
-            defaults, names, made = _said_by(tree_of(path))
+            tree = tree_of(path)
+            defaults, names, made = _said_by(tree)
         except (OSError, ValueError, SyntaxError, RecursionError):  # it cannot be read
             continue
-        trees.append(tree_of(path))
+        trees.append(tree)
         read |= names
         made_of |= {name: made_of.get(name, frozenset()) | keys for name, keys in made.items()}
         for key, value in defaults:
@@ -76,7 +78,7 @@ def _agreed(found: Mapping[tuple[str, str], list[Encoded]]) -> dict[tuple[str, s
 @functools.lru_cache(maxsize=MOST_MODULES)
 def _said_by(tree: ast.Module) -> tuple[list[tuple[tuple[str, str], Encoded]], set[str], dict[str, frozenset[str]]]:
     """(Section, key) and default, as often as a module says one; the keys that it reads; and what it makes of which."""
-    assigned = _assigned(tree)
+    assigned = _module(tree).assigned
     defaults, read, handed = [], Counter(), Counter()
     for node in ast.walk(tree):
         for key, default in _reads(node):
@@ -88,10 +90,20 @@ def _said_by(tree: ast.Module) -> tuple[list[tuple[tuple[str, str], Encoded]], s
     return defaults, set(read - handed), _made_of(tree, assigned)
 
 
-def _assigned(tree: ast.AST) -> dict[str, ast.expr]:
-    """Variable -> what it was given, by the last assignment."""
-    return {node.targets[0].id: node.value for node in ast.walk(tree)
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}  # fmt: skip
+class _Module(NamedTuple):
+    """What is looked up in a module."""
+
+    assigned: dict[str, ast.expr]  # variable -> what it was given, by the last assignment
+    defined: list[tuple[str, dict[str, Encoded]]]  # each function and class, with the defaults of its parameters
+    calls: list[ast.Call]
+
+
+@functools.lru_cache(maxsize=MOST_MODULES)
+def _module(tree: ast.Module) -> _Module:
+    nodes = list(ast.walk(tree))
+    assigned = {node.targets[0].id: node.value for node in nodes
+                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}  # fmt: skip
+    return _Module(assigned, list(_defined_in(nodes, assigned)), [one for one in nodes if isinstance(one, ast.Call)])
 
 
 def _literal(value: ast.expr | None, assigned: Mapping[str, ast.expr]) -> Encoded:
@@ -111,38 +123,40 @@ def _of_parameters(trees: Iterable[ast.Module]) -> dict[tuple[str, str], list[En
     ``make_reward(**config["reward"])`` hands on each key of a section by its name, ``make_reward(config["window"])``
     one key to a parameter, of a function or a class of the script's own, whose name stands for one alone.
     """
+    modules = [_module(tree) for tree in trees]
     defined: dict[str, list[dict[str, Encoded]]] = {}
-    for tree in trees:
-        for name, parameters in _defined_in(tree):
-            defined.setdefault(name, []).append(parameters)
+    for name, parameters in (one for module in modules for one in module.defined):
+        defined.setdefault(name, []).append(parameters)
     found: dict[tuple[str, str], list[Encoded]] = {}
-    for tree in trees:
-        assigned = _assigned(tree)
-        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            function, given = call.func, call.args
-            if _last_name(function) == "partial" and given:
-                function, given = given[0], given[1:]
-            parameters = defined.get(_last_name(function), [])
-            if len(parameters) != 1:
-                continue
-            named = [(word.arg, word.value) for word in call.keywords]
-            for parameter, value in (*zip(parameters[0], given, strict=False), *named):
-                value = _bare(value, assigned)
-                key = _key_read(value, assigned)
-                if parameter is None:
-                    handed = {(key, one): default for one, default in parameters[0].items()}
-                else:
-                    handed = {(_section(value, assigned), key): parameters[0].get(parameter)} if key else {}
-                for place, default in handed.items():
-                    if default is not None:
-                        found.setdefault(place, []).append(default)
+    for call, assigned in ((call, module.assigned) for module in modules for call in module.calls):
+        function, given = call.func, call.args
+        if _last_name(function) == "partial" and given:
+            function, given = given[0], given[1:]
+        of_name = defined.get(_last_name(function), [])
+        if len(of_name) == 1:
+            words = [(word.arg, word.value) for word in call.keywords]
+            for place, default in _handed([*zip(of_name[0], given, strict=False), *words], of_name[0], assigned):
+                found.setdefault(place, []).append(default)
     return found
 
 
-def _defined_in(tree: ast.Module) -> Iterator[tuple[str, dict[str, Encoded]]]:
+def _handed(
+    given: Iterable[tuple[str | None, ast.expr]], parameters: Mapping[str, Encoded], assigned: Mapping[str, ast.expr]
+) -> Iterator[tuple[tuple[str, str], Encoded]]:
+    """(Section, key) of each key that is given to a parameter (None: to all by their names), and its default."""
+    for parameter, value in given:
+        value = _bare(value, assigned)
+        key = _key_read(value, assigned)
+        if parameter is None:
+            handed = {(key, name): default for name, default in parameters.items()}
+        else:
+            handed = {(_section(value, assigned), key): parameters.get(parameter)} if key else {}
+        yield from ((place, default) for place, default in handed.items() if default is not None)
+
+
+def _defined_in(nodes: Iterable[ast.AST], assigned: Mapping[str, ast.expr]) -> Iterator[tuple[str, dict[str, Encoded]]]:
     """Each function and class of a module, with its parameters and their defaults, None where one has none."""
-    assigned = _assigned(tree)
-    for node in ast.walk(tree):
+    for node in nodes:
         made = node
         if isinstance(node, ast.ClassDef):
             made = next((one for one in node.body if getattr(one, "name", "") == "__init__"), node)
