@@ -29,8 +29,13 @@ LABEL = 8
 SCHEMA = 2
 """Version of what --json prints."""
 
-_ONLY_LOOKS = re.compile(r"\?(?:\s|$)|^(?:py-spy|nvidia-smi|dmesg|print|read|look at|compare|count|check)\b")
-"""A step that asks or looks, and changes nothing."""
+_ONLY_LOOKS = re.compile(
+    r"\?(?:\s|$)|^(?:(?:pip install )?py-spy|nvidia-smi|dmesg|print|read|look|compare|count|check)\b"
+    r"|\bas (?:a )?checks?\b"
+)
+"""A step that asks or looks, and changes nothing that stays."""
+
+_SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z])")
 
 
 def render(explanation: Explanation, paths: Sequence[str] = (), everything: bool = False) -> str:
@@ -47,7 +52,6 @@ def render(explanation: Explanation, paths: Sequence[str] = (), everything: bool
     head = _head(explanation, width, everything)
     steps = explanation.steps if everything else explanation.steps[:STEPS]
     fix = _numbered(steps, width)
-    why = _why(explanation, width)
     foot = []
     lead = explanation.lead
     if lead is not None:
@@ -57,15 +61,18 @@ def render(explanation: Explanation, paths: Sequence[str] = (), everything: bool
     typed = explanation.command.replace(PROGRAM, program(), 1)
     foot += _labelled("TRY", [typed]) if typed else []
     if everything:
-        return "\n".join([*head, "", *fix, *why, *_rest(explanation, width), *foot])
+        return "\n".join([*head, "", *fix, *_why(explanation, width), *_rest(explanation, width), *foot])
     given = " ".join(paths) or "LOG"
     more = bool(explanation.others or explanation.mentioned) or len(explanation.steps) > STEPS
     foot += _labelled("MORE", [f"{program()} explain {given} --all"]) if more else []
     room = SHORT - len(head) - 1 - len(foot)
-    while len(fix) > max(room - min(len(why), 1), 2) and len(steps) > 1:
+    least = min(len(_why(explanation, width, sentences=1)), 2)
+    while len(fix) > max(room - least, 2) and len(steps) > 1:
         steps = steps[:-1]
         fix = _numbered(steps, width)
-    return "\n".join([*head, "", *fix, *why[: max(room - len(fix), 0)], *foot])
+    fitting = (_why(explanation, width, sentences) for sentences in (None, 3, 2, 1))
+    why = next((lines for lines in fitting if len(lines) <= room - len(fix)), [])
+    return "\n".join([*head, "", *fix, *why, *foot])
 
 
 def as_json(explanation: Explanation, problems: Sequence[str] = ()) -> str:
@@ -107,8 +114,10 @@ def _match(match: Match) -> dict[str, Json]:
 
 def _head(explanation: Explanation, width: int, everything: bool) -> list[str]:
     """What happened and where, and the error's own words: two lines, so that the cure begins in the fourth."""
-    lead, error = explanation.lead, explanation.error
-    shown = error or (lead.lines[0] if lead is not None and lead.lines else None)
+    lead, shown = explanation.lead, explanation.error
+    evidence = [line for line in lead.lines if not line.text.startswith("File ")] if lead is not None else []
+    if evidence and (shown is None or shown.number not in [line.number for line in evidence]):
+        shown = evidence[0]  # what the title is about; the error only came of it
     place = f" ({_at(shown)})" if shown else ""
     if lead is None:
         title = f"No known failure; this is the error{place}:"
@@ -123,15 +132,15 @@ def _head(explanation: Explanation, width: int, everything: bool) -> list[str]:
     return [*titles, *(lines if everything else lines[: max(1, 3 - len(titles))])]
 
 
-def _why(explanation: Explanation, width: int) -> list[str]:
+def _why(explanation: Explanation, width: int, sentences: int | None = None) -> list[str]:
+    """Why it happens: all that is known of it, or so many sentences."""
     lead, advice = explanation.lead, explanation.advice
-    parts = []
-    if lead is not None:
-        general = "Several things end like this. " if lead.entry.general and lead.case is None else ""
-        parts.append(general + lead.why)
+    parts = [] if lead is None else _SENTENCE.split(lead.why)
+    if lead is not None and lead.entry.general and lead.case is None:
+        parts.append("Several things end like this.")
     if advice is not None and advice.says:
         parts.append(f"From the traceback: {advice.says}")
-    return [line for part in parts for line in _labelled("WHY" if part is parts[0] else "", [part], width)]
+    return _labelled("WHY", [" ".join(parts[:sentences])], width) if parts else []
 
 
 def _rest(explanation: Explanation, width: int) -> list[str]:

@@ -60,6 +60,17 @@ def test_the_cure_is_in_sight_and_the_screen_is_short(name: str, monkeypatch: py
     )
 
 
+def test_what_is_said_of_the_reason_are_whole_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in EXPECTED:
+        explanation = explained(CORPUS / name)
+        lines = render(explanation, [name]).split("\n")
+        why = [line for line in lines if line.startswith("WHY")]
+        if why:
+            after = next(line for line in lines[lines.index(why[0]) + 1 :] if not line.startswith(" "))
+            assert lines[lines.index(after) - 1].endswith((".", "?", "!")), "\n".join(lines)
+
+
 PROGRESS = "".join(f"\r {i % 100}%|####      | {i}/99999 [00:01<00:09, 9.55s/it]\n" for i in range(8_000))
 
 
