@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import msgspec
 
@@ -44,6 +44,7 @@ from bisect_cfg.targets.suggestions import check_name
 from bisect_cfg.targets.target import Target
 
 if TYPE_CHECKING:
+    from bisect_cfg.background import Running
     from bisect_cfg.report.events import Wanted
     from bisect_cfg.report.notebook import Asks, StudyReport
     from bisect_cfg.report.recorded import Recorded
@@ -83,8 +84,14 @@ class Asked(msgspec.Struct):
 
 
 @interrupts.obeyed()
-def run(target: str, arguments: Sequence[str], options: Options, listener: Listener) -> tuple[Findings, Answer]:
-    """Bisect, show it to a listener (entered already), write the study's files.
+def run(
+    target: str,
+    arguments: Sequence[str],
+    options: Options,
+    listener: Listener,
+    begun: Callable[[Path], None] = lambda folder: None,
+) -> tuple[Findings, Answer]:
+    """Bisect, show it to a listener (entered already), write the study's files; `begun` hears of the study's folder.
 
     Returns:
         What the phases have found, and the answer made of it.
@@ -101,7 +108,12 @@ def run(target: str, arguments: Sequence[str], options: Options, listener: Liste
     asked["lines"] = {"own": script.shown, "bisect": typed(target, arguments, options)}
     with _set(script):
         _check(options, script)
-        found = tell_story(script, options, listener, begun=lambda folder: write_command(folder, asked))
+
+        def begin(folder: Path) -> None:
+            write_command(folder, asked)
+            begun(folder)
+
+        found = tell_story(script, options, listener, begun=begin)
         environment: Fingerprint = {}  # of a command nobody knows where it runs, if it is not a Python that it names
         if script.python:
             environment = fingerprint(None if script.python == sys.executable else script.python)
@@ -392,13 +404,36 @@ def encoded(name: str, value: Value) -> Value:
     return value if isinstance(value, float) else made
 
 
+@overload
 def bisect(
     target: str | Path | None = None,
     arguments: Sequence[str] = (),
     *,
     command: Sequence[str] | None = None,
+    wait: Literal[True] = True,
     **options: Unpack[BisectOptions],
-) -> StudyReport:
+) -> StudyReport: ...
+
+
+@overload
+def bisect(
+    target: str | Path | None = None,
+    arguments: Sequence[str] = (),
+    *,
+    command: Sequence[str] | None = None,
+    wait: Literal[False],
+    **options: Unpack[BisectOptions],
+) -> Running: ...
+
+
+def bisect(
+    target: str | Path | None = None,
+    arguments: Sequence[str] = (),
+    *,
+    command: Sequence[str] | None = None,
+    wait: bool = True,
+    **options: Unpack[BisectOptions],
+) -> StudyReport | Running:
     """Find which settings of a training script, or of any command, make it fail, with progress printed as it goes.
 
     Example:
@@ -413,16 +448,19 @@ def bisect(
         target: a script, or a folder with train.py and good.yaml.
         arguments: of the script.
         command: in place of both, a whole command, as after ``bisect-cfg bisect --``.
+        wait: False: return at once; it goes on in a process of its own, which ends with this one.
         **options: those of `bisect-cfg bisect`, of the same names with underscores; a flag that may be given several
             times takes a list, or a dict where it gives values, and ``--no-where`` is ``where=False``.
 
     Returns:
-        The same report as `Bisection.run`, with the recommendation, plots and traces; the files are in its folder.
+        The same report as `Bisection.run`, with the recommendation, plots and traces; the files are in its folder. With
+        ``wait=False`` what has `report`, `wait()` and `stop()`.
 
     Raises:
         InputError: something about the input stands in the way; says what to do.
         TypeError: an unknown option, or neither a target nor a command.
     """
+    from bisect_cfg.background import Running
     from bisect_cfg.report.live import View
     from bisect_cfg.report.notebook import of_folder, with_plots
     from bisect_cfg.report.notebook_view import NotebookView, in_notebook
@@ -437,12 +475,14 @@ def bisect(
         if isinstance(given := options.get(name), Mapping):
             options[name] = [(str(key), encoded(str(key), value)) for key, value in given.items()]
     made, arguments = options_of(options, "bisect"), tuple(map(str, arguments))
+    asks = partial(_asks, arguments=arguments, python=made.python, storage=made.storage, trust=True)
+    if not wait:
+        return Running(str(target), arguments, made, lambda folder: of_folder(folder, asks(folder)))
     with NotebookView() if in_notebook() else View(console(), live=False) as view:
         found, _ = run(str(target), arguments, made, view)
-    asks = _asks(found.folder, arguments=arguments, python=made.python, storage=made.storage, trust=True)
     if found.report is not None:
-        return with_plots(found.report, read(found.folder), asks)
-    return of_folder(found.folder, asks)
+        return with_plots(found.report, read(found.folder), asks(found.folder))
+    return of_folder(found.folder, asks(found.folder))
 
 
 with_options(bisect, OPTIONS)

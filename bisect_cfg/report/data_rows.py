@@ -104,7 +104,7 @@ class FoundRows:
         several = f" Step {self.of.step} takes {len(lengths)} rows" + (
             f" of {known[0]} to {known[-1]} characters." if known else "."
         )
-        other = "" if self.complete else " There may be others: the search ended before that was settled."
+        other = "" if self.complete else " There may be others: the search ended too early to tell."
         return (
             f"{'; '.join(parts)}{by_itself}: with {', '.join(others)} in {their} place it trains ({self.trials} runs; "
             "rows are counted from 0)."

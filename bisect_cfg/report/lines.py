@@ -203,9 +203,10 @@ def _causes(answer: Answer) -> Iterator[Line]:
     rate = answer.reproduction.rate
     if rate is not None and rate < 1:
         low, high = answer.reproduction.interval_95 or (0.0, 1.0)
+        a = "a" if answer.causes[1:] else "the"
         yield Line(
             "",
-            f"The failure is random: it showed in {percent(rate)} of all runs with a cause "
+            f"The failure is random: {percent(rate)} of the runs that have {a} cause show it "
             f"(95 % interval: {percent(low)} to {percent(high)}).",
         )
     yield Line("", others(answer), TEXT if answer.complete else NOTE)
@@ -231,7 +232,7 @@ def _not_varied(answer: Answer) -> Iterator[Line]:
 def others(answer: Answer) -> str:
     """Whether there may be other causes than those found."""
     if not answer.complete:
-        return "There may be other causes: the search ended before that was settled."
+        return "There may be other causes: the search ended too early to tell. The same command goes on with it."
     many, names = len(answer.levels), without_good_value(answer.not_varied)
     if names:
         return (
@@ -254,12 +255,12 @@ def _cause(label: str, cause: Cause, subject: str, answer: Answer) -> Iterator[L
         yield Line("", f"{subject} {cause.text}.")
     yield Line("", _claims(cause, answer))
     if cause.companions:
-        pronoun = "it" if len(cause.companions) == 1 else "them"
-        reason = f"without {pronoun} they are invalid or end in a different failure"
-        yield Line("", f"All these runs had {', '.join(cause.companions)} as you have {pronoun}: {reason}.")
+        names, pronoun = ", ".join(cause.companions), "them" if cause.companions[1:] else "it"
+        reason = f"a run without {pronoun} is invalid or ends in a different failure"
+        yield Line("", f"All these runs kept your {names}: {reason}.")
     if cause.inseparable:
         names = " and ".join(cause.inseparable)
-        yield Line("", f"{names} can only be changed together, so which of them it is stays open.")
+        yield Line("", f"No valid configuration has only some of {names} changed: which of them it is stays open.")
     if cause.watched:
         yield Line(
             "", f"Passing runs were watched for {cause.watched} steps: a later failure is not seen.", detail=True
@@ -334,8 +335,9 @@ def _fix(answer: Answer, study: Commands | None) -> Iterator[Line]:
             yield Line("", f"{_in_words(remedy.changes)}: {remedy.rejected or 'not tried'}.")
     elif found is None:
         for one in answer.corrections:
-            reset, seen = ", ".join(one.parameters), f"{one.passes.seen}/{one.passes.runs}"
-            yield Line("FIX", f"Reset {reset} to the good value: that passes {seen}, all else as yours.")
+            goods = {name: answer.levels[name].good for name in one.parameters if name in answer.levels}
+            reset = ", ".join(f"{name} = {_value(name, good)}" for name, good in goods.items())
+            yield Line("FIX", f"{reset}: that passes {one.passes.seen}/{one.passes.runs}, all else as yours.")
     if found is None:
         return
     first = [Line("", " ".join(found.first.split()))] if found.first else []

@@ -61,27 +61,33 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
+def in_page(bundle: dict[str, str]) -> Any:
+    """Show a bundle (kind -> text) below the cell; the handle that updates it, of whose type IPython says nothing."""
+    from IPython.display import display
+
+    return display(bundle, raw=True, display_id=True)
+
+
 class NotebookView(View):
     """`View` as one output of a notebook's cell.
 
     Args:
+        display: shows the output first; what it returns updates it. None: in the page, by IPython.
         ticks: whether it has a clock. A thread moves it, so it is for runs that are no forks of this process.
     """
 
-    def __init__(self, ticks: bool = True) -> None:
+    def __init__(self, display: Callable[[dict[str, str]], Any] | None = None, ticks: bool = True) -> None:
         super().__init__(
             console(file=io.StringIO(), width=COLUMNS, force_terminal=True, color_system="truecolor"), live=False
         )
-        self._ticks = ticks
+        self._display, self._ticks = display or in_page, ticks
         self._lines: list[RenderableType] = []
-        self._handle: Any = None  # IPython's, which says nothing of its types
+        self._handle: Any = None
         self._shown_at = 0.0
 
     def __enter__(self) -> Self:
-        from IPython.display import display
-
         self._over.clear()
-        self._handle = display(self._bundle(), raw=True, display_id=True)
+        self._handle = self._display(self._bundle())
         if self._ticks:
             threading.Thread(target=self._tick, name="bisect-cfg-clock", daemon=True).start()
         return self

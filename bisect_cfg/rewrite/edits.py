@@ -255,10 +255,11 @@ class _Draft:
                 return Unplaced(change.name, f"{where} cannot be changed alone", add)
             return Unplaced(change.name, f"it is given at {where}", f"{add} where it is meant")
         if self.words.names() & set(change.names):
-            return Unplaced(change.name, "the command gives it", f"{add} there")
+            return Unplaced(change.name, "it is given there", f"{add} on the command line")
         if seen:
-            why = f"{where} computes it: {seen[0][1].shown}"
-            return Unplaced(change.name, why, f"write {change.key}={value} there")
+            path, place = seen[0]
+            why = f"it is computed there: {place.shown}"
+            return Unplaced(change.name, why, f"write {change.key}={value} at {self._at(path, place.start)}")
         call = None if "." in change.name else python.call_of(self._places)
         if call is not None:
             add = f"give {self._places.config}(...) at {self._at(*call)} {change.key}={value}"
@@ -310,9 +311,7 @@ def _unplaced(target: CommandTarget, name: str, safe: Configuration) -> Unplaced
     new = safe.get(name)
     if name.startswith(launch.OUTSIDE):
         return launch.by_hand(Change(name, target.factors.bad.get(name), target.factors.overrides(safe).get(name, new)))
-    return Unplaced(
-        name, "--bad gives it", f"leave {name} out" if new in (None, UNSET) else f"write {name}: {new} there"
-    )
+    return Unplaced(name, "--bad gives it", f"leave {name} out" if new in (None, UNSET) else f"set {name} to {new}")
 
 
 def _given(target: CommandTarget, configuration: Configuration) -> Iterator[str]:

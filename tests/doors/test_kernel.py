@@ -131,3 +131,30 @@ def test_an_interrupted_cell_leaves_nothing_running_and_can_be_run_again(kernel:
     told = kernel.run("print(__import__('json').dumps([report.status, list(report.causes[0].parameters)]))")
     assert json.loads(told["stream"][0]["text"]) == ["isolated", cause]
     assert kernel.left() == []
+
+
+def test_a_bisection_in_the_background_leaves_the_cells_free_and_ends_with_the_kernel(kernel: Kernel) -> None:
+    for name in ("running", "go"):
+        (kernel.folder / name).unlink(missing_ok=True)
+    code = BISECT.replace("recommend=False,", "recommend=False,\n    wait=False,").replace('"study"', '"free"')
+    begun = kernel.run(code)
+    assert "running" in begun["execute_result"][0]["data"]["text/plain"]
+    waited = kernel.run("report.wait()", kernel.interrupt_once_it_runs)
+    assert waited["error"][0]["ename"] == "KeyboardInterrupt"
+    told = kernel.run("print(report.done, report.report.status)")
+    assert told["stream"][0]["text"].split() == ["False", "running"]  # the waiting was interrupted, and no more
+    (kernel.folder / "go").touch()
+    ended = kernel.run("found = report.wait()\nprint(found.status, list(found.causes[0].parameters), report.done)")
+    assert ended["stream"][0]["text"] == "isolated ['check', 'output'] True\n"
+    refused = kernel.run("bisect_cfg.bisect('nowhere.py', wait=False).wait()")["error"][0]
+    assert refused["traceback"][0] == "InputError: There is no script nowhere.py."
+    (kernel.folder / "go").unlink()
+    (kernel.folder / "running").unlink()
+    kernel.run(code.replace('"free"', '"other"'))
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (kernel.folder / "running").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    left = kernel.process.children(recursive=True)
+    kernel.run("report._process.stdin.close(); report._process.wait(60)")  # the first is what a kernel's end does
+    assert left and not psutil.wait_procs(left, WAIT_SECONDS)[1]

@@ -129,8 +129,8 @@ CASES: dict[str, Answer] = {
         ),
         corrections=(its.Correction(("beta", "num_generations"), claim(5)),),
         recommendation=recommended("beta", 0.0, edits=(), unplaced=(
-            its.Unplaced("beta", "train.py:9 computes it: beta=2 * rate", "write beta=0.0 there"),
-            its.Unplaced("num_generations", "the command gives it", "set num_generations to 8 there"))),
+            its.Unplaced("beta", "it is computed there: beta=2 * rate", "write beta=0.0 at train.py:9"),
+            its.Unplaced("num_generations", "it is given there", "set num_generations to 8 on the command line"))),
     ),
     "random_failure": replace(
         ONE,
@@ -204,7 +204,7 @@ CASES: dict[str, Answer] = {
         recommendation=recommended(
             "bf16", False, seeds=(), full_rate="", command=COMMAND,
             edits=(ShownEdit("--bf16 True", "--bf16 False", ("bf16",)),),
-            unplaced=(its.Unplaced("beta", "--bad gives it", "write beta: 0 there"),),
+            unplaced=(its.Unplaced("beta", "--bad gives it", "set beta to 0"),),
         ),
     ),
 }  # fmt: skip

@@ -166,7 +166,7 @@ def test_the_report_of_a_function_says_what_a_script_s_does() -> None:
     assert text[4].startswith("        Fails ") and "with these two alone; passes 1/1 with" in text[4]
     assert text[5:7] == [
         "        No other cause is left among the 3 settings that differ.",
-        "FIX     Reset lr to the good value: that passes 2/2, all else as yours.",
+        "FIX     lr = 0.001: that passes 2/2, all else as yours.",
     ]
     first = bisect_cfg.Bisection(**sides, trial=trial, isolation="none", first=True).run()
     assert "There may be other causes" in str(first)

@@ -56,10 +56,10 @@ def test_python(text):
 @pytest.mark.parametrize(
     ("text", "why", "add"),
     [
-        ("GRPOConfig(learning_rate=0.01)\n", "train.py:1 computes it", "learning_rate=1.7e-05 there"),
-        ("GRPOConfig(learning_rate=2 * rate)\nf(learning_rate=0.02)\n", "train.py:1 computes it", "there"),
-        ("LR = 0.02\nLR *= 2\nGRPOConfig(learning_rate=LR)\n", "train.py:3", "there"),
-        ("for r in (0.02, 0.03):\n    GRPOConfig(learning_rate=r)\n", "train.py:2 computes it", "there"),
+        ("GRPOConfig(learning_rate=0.01)\n", "it is computed there", "learning_rate=1.7e-05 at train.py:1"),
+        ("GRPOConfig(learning_rate=2 * rate)\nf(learning_rate=0.02)\n", "it is computed there", "at train.py:1"),
+        ("LR = 0.02\nLR *= 2\nGRPOConfig(learning_rate=LR)\n", "it is computed there", "at train.py:3"),
+        ("for r in (0.02, 0.03):\n    GRPOConfig(learning_rate=r)\n", "it is computed there", "at train.py:2"),
         ("GRPOConfig(learning_rate=0.02)\n" * 2, "train.py:1 and train.py:2", "where it is meant"),
         ("GRPOConfig(beta=0.1)\n", "not a plain value", "give GRPOConfig(...) at train.py:1 learning_rate=1.7e-05"),
         ("# learning_rate=0.02\n", "not a plain value", "set learning_rate to 1.7e-05"),
@@ -307,7 +307,7 @@ def test_a_value_that_the_command_gives_is_not_said_to_be_computed():
     text = "parser.add_argument('--lr', default=1e-6)\nGRPOConfig(learning_rate=parser.parse_args().lr * 2)\n"
     found = edits_of(places({Path("train.py"): text}, ("--learning_rate", "3")), [LR])
     assert [(one.why, one.add) for one in found.unplaced] == [
-        ("the command gives it", "set learning_rate to 1.7e-05 there")
+        ("it is given there", "set learning_rate to 1.7e-05 on the command line")
     ]
 
 
