@@ -20,6 +20,7 @@ from bisect_cfg.doctor.placement import PlacementFinding
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask
 from bisect_cfg.remedy.alternatives import Published
+from bisect_cfg.report.contrast import Contrast
 from bisect_cfg.rewrite.recommended import Change, Part, ShownEdit, Unplaced
 from bisect_cfg.store.causes import Claim, Correction, TrialRow
 
@@ -258,6 +259,7 @@ class Answer(Part):
     failure: Failure | None = None
     good_failure: Failure | None = None
     where: Where | None = None
+    only_failing: Contrast | None = None
     placement: Placement | None = None
     causes: tuple[Cause, ...] = ()
     corrections: tuple[Correction, ...] = ()

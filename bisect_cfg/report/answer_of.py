@@ -82,6 +82,7 @@ def answer_of(found: Findings, environment: Fingerprint) -> Answer:
         failure=failure_of(found.bad_run),
         good_failure=failure_of(found.good_run) if found.report is None else None,
         where=None if found.place is None else _where(found.place),
+        only_failing=found.contrast,
         placement=_placement(found.bad_run),
         causes=() if found.bad_run is None else tuple(_cause(found, found.bad_run, cause) for cause in report.causes),
         reproduction=_seen_once(found) if found.report is None and found.again else searched.reproduction,

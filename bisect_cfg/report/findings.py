@@ -13,6 +13,7 @@ from bisect_cfg.errors import InputsChanged
 from bisect_cfg.explain.match import Match
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.remedy.proposals import Safe
+from bisect_cfg.report.contrast import Contrast
 from bisect_cfg.report.data_rows import FoundRows
 from bisect_cfg.rewrite.places import Places, places_of
 from bisect_cfg.runner.environments import Environments
@@ -46,6 +47,7 @@ class Findings:
         seconds: wall-clock time of this call.
         known: the known failure that it is, None if it is none.
         place: where the failure happens; None if it was not looked for, or nothing came out.
+        contrast: what only failing runs say; None if that was not looked for, or is nothing.
         safe: what was found to train; None if it did not come to that.
         stopped: what ended this call before its time, though the causes are known; None if nothing did.
         asked: the row of the run that a reader asked for; None if there is none.
@@ -70,6 +72,7 @@ class Findings:
     seconds: float = 0.0
     known: Match | None = None
     place: Place | None = None
+    contrast: Contrast | None = None
     safe: Safe | None = None
     stopped: InputsChanged | None = None
     asked: JsonObject | None = None

@@ -21,7 +21,7 @@ from bisect_cfg.common.words import PROGRAM, clean, count, duration, percent, sh
 from bisect_cfg.probe.redact import HIDDEN, hides
 from bisect_cfg.remedy.remedy import RemedyStatus, failure_bound, repeats_for
 from bisect_cfg.report.answer import EMPTY, RUNNING, UNTRIED, Answer, Cause, Range, Recommendation, Remedy
-from bisect_cfg.report.sentences import place_lines, since_step
+from bisect_cfg.report.sentences import contrast_lines, place_lines, since_step
 from bisect_cfg.rewrite.recommended import Change, ShownEdit
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.store.causes import Claim
@@ -111,6 +111,10 @@ def _background(answer: Answer, program: str) -> Iterator[Line]:
     yield Line("", _spent(answer), DIM)
     if answer.where is not None:
         yield from _labelled("Where", place_lines(answer.where))
+    if answer.only_failing is not None:
+        first, *more = contrast_lines(answer.only_failing)
+        yield Line("Only", first)
+        yield from _labelled("", more, detail=True)
     if answer.rows is not None:
         yield Line("Rows", answer.rows["text"])
     issue = answer.known_issue

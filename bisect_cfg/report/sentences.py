@@ -7,6 +7,7 @@ from bisect_cfg.common.failures.health import RULES
 from bisect_cfg.probe.protocol import Origin as Resumption
 from bisect_cfg.remedy.terms import Health
 from bisect_cfg.report.answer import Origin, Where
+from bisect_cfg.report.contrast import Contrast
 from bisect_cfg.runner.verdict import Verdict
 
 SIGNALS = {
@@ -93,6 +94,17 @@ def place_lines(place: Where) -> list[str]:
     if place.native:
         lines.append(f"native: {place.native}")
     return lines
+
+
+def contrast_lines(found: Contrast) -> list[str]:
+    """What only failing runs say, in one to four lines."""
+    one = found.metric
+    lines = [f"failing runs print: {line}" for line in found.lines]
+    if one is None:
+        return lines
+    spread = f"{one.lowest:.3g} to {one.highest:.3g}" if one.lowest != one.highest else f"{one.lowest:.3g}"
+    value = one.value if isinstance(one.value, str) else f"{one.value:.3g}"
+    return [f"failing runs have {one.metric} {value} at step {one.step}; passing ones {spread}", *lines]
 
 
 def since_step(origin: Origin) -> str:

@@ -49,8 +49,8 @@ FIRST_ROWS, LAST_ROWS = 16, 200
 """Of what was logged before a checkpoint: enough to tell what the run began with and what it was like lately. A trial
 that collapses is compared with that each time a row comes."""
 
-TAIL_BYTES = 1 << 16
-"""Of the end of a log, in which its last lines are looked for."""
+TAIL_BYTES, HEAD_BYTES = 1 << 16, 1 << 20
+"""Of the end of a log, in which its last lines are looked for; of its beginning, which is compared with others."""
 
 ROUNDED = {"epoch": 0.005, "loss": 1e-4}
 """How far two lines about one step may differ: LLaMA-Factory prints the epoch with two digits, the loss with four."""
@@ -300,15 +300,28 @@ def _number(value: object) -> object:
 
 
 def tail_of_log(path: Path, lines: int = 12) -> list[str]:
-    """The last lines of a log as text, the states of a progress bar reduced to the last one; empty without a log."""
+    """The last lines of a log as text; empty without a log."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES))
-            text = stream.read().decode("utf-8", "replace")
+            return _lines_of(stream.read())[-lines:]
     except OSError:
         return []
-    rows = [scrub(plain(line)).rstrip() for line in text.split("\n")]
-    return [row for row in rows if row][-lines:]
+
+
+def log_lines(path: Path) -> list[str]:
+    """The first lines of a log as text; empty without a log."""
+    try:
+        with path.open("rb") as stream:
+            return _lines_of(stream.read(HEAD_BYTES))
+    except OSError:
+        return []
+
+
+def _lines_of(log: bytes) -> list[str]:
+    """Lines that are not empty, without secrets; of the states of a progress bar the last one."""
+    rows = [scrub(plain(line)).rstrip() for line in log.decode("utf-8", "replace").split("\n")]
+    return [row for row in rows if row]
 
 
 def unprinted(traces: Traces, log: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""After the isolation: the minimal failing configuration once more, with the instruments on, to say where it fails.
+"""After the isolation: the minimal failing configuration once more, with the instruments on, to say where it fails; and
+what only the failing runs of the proof say.
 
 It changes nothing of what was proven. If this run does not show the same failure (the instruments slow it down, and a
 failure can be random), it says so; if it cannot be run at all, there is no place to tell, and that is all.
@@ -23,10 +24,11 @@ from bisect_cfg.probe.protocol import (
     Raised,
     from_json,
 )
+from bisect_cfg.report.contrast import Contrast, Told, contrast, one_apart
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.traces import fatal_signal, stacks_in
+from bisect_cfg.runner.traces import fatal_signal, log_lines, stacks_in
 from bisect_cfg.runner.where import RERUN, SENT_FROM_OUTSIDE, Place, Where
 from bisect_cfg.runner.where import locate as place_in
 from bisect_cfg.study.study import Study
@@ -46,11 +48,17 @@ _ANOMALY = "returned nan values in its"
 
 
 def locate(study: Study) -> None:
-    """Say where the failure under study happens, if that is wanted and there is a cause."""
+    """Say where the failure under study happens, and what only failing runs say, if that is wanted and there is a
+    cause."""
+    if study.options.where and study.answer.report.causes:
+        study.find(contrast=_compared(study))
+        _find_place(study)
+
+
+def _find_place(study: Study) -> None:
     answer = study.answer
     failure = answer.bad_run.shown.signature
-    wanted = study.options.where and study.target.probed
-    if not wanted or failure is None or not answer.report.causes:
+    if not study.target.probed or failure is None:
         return
     kind = "non-finite" if is_sampling_error(failure) else failure.kind
     if kind not in RERUN or (failure.kind == "signal" and failure.name in SENT_FROM_OUTSIDE):
@@ -71,6 +79,22 @@ def locate(study: Study) -> None:
     note = "" if same else _otherwise(run)
     if where or note:
         study.find(place=Place(where, same, run.folder.name, run.seen.seconds, note))
+
+
+def _compared(study: Study) -> Contrast | None:
+    """What only failing runs say, by what they and the passing runs of the first cause's proof have left."""
+    report = study.answer.report
+    passing = {number for claim in report.causes[0].evidence.without.values() for number in claim.trials}
+    failing, others = (
+        [_told(run) for number in numbers if (run := study.site.load(number)) is not None]
+        for numbers in one_apart(report.rows, passing)
+    )
+    return contrast(failing, others)
+
+
+def _told(run: Run) -> Told:
+    rows = [{**row, "step": row["step"] + run.seen.before} for row in run.traces.metrics.rows]
+    return Told(rows, log_lines(run.folder / "log.txt"))
 
 
 def _plan(study: Study, kind: str) -> Plan:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from bisect_cfg.common.configuration import Purpose, Status
 from bisect_cfg.report import answer as its
 from bisect_cfg.report.answer import UNFINISHED, Answer, Cause, Levels, Recommendation, Remedy, Trial
+from bisect_cfg.report.contrast import Contrast, StandsOut
 from bisect_cfg.rewrite.recommended import Change, ShownEdit
 from bisect_cfg.search.proof import CANNOT
 from bisect_cfg.store.causes import Claim
@@ -169,6 +170,7 @@ CASES: dict[str, Answer] = {
     ),
     "late": replace(
         ONE,
+        only_failing=Contrast(StandsOut("grad_norm", 3, 410.5, 0.2, 1.4), ("UserWarning: the scale was halved",)),
         origin=its.Origin("state", 250, "/gone/checkpoint-250", True),
         placement=its.Placement({}, (its.PlacementFinding("elsewhere", "The reference model is on cpu", source="https://a/3348"),)),
         rows={"text": "row 80 (900 characters) of the dataset does it"},
