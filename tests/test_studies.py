@@ -28,6 +28,9 @@ ELSEWHERE = {
     "fsdp_ref_model": "test_launches.py",
     "real_versions": "test_package_versions.py",
     "openrlhf_illegal_memory": "doors/test_any_command.py",
+    "dead_reward": "test_reported_failures.py",
+    "long_prompt": "test_reported_failures.py",
+    "engine_drift": "test_reported_failures.py",
 }
 """Studies that need a launcher, environments, options of their own or no script, and where they are tested."""
 

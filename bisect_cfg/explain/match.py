@@ -41,7 +41,7 @@ EVENTS = 60
 FACT_OF_KIND = {
     "non-finite": "non-finite-gradient",
     "diverged": "loss-diverged",
-    **{kind: kind for kind in ("collapse", "no-gradient", "dead-reward", "no-steps")},
+    **{kind: kind for kind in ("collapse", "no-gradient", "dead-reward", "engine-drifts", "no-steps")},
 }
 """Kinds of a failure seen by somebody else (a trial) that are a fact of the metrics."""
 

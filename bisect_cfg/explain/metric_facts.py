@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
-from bisect_cfg.common.failures import health
+from bisect_cfg.common.failures import drift, health
 from bisect_cfg.common.failures.metric_rows import LARGEST, MetricRow, Rows, is_of_training
 
 __all__ = ["FACTS", "MetricRow", "Rows", "facts"]
@@ -44,10 +44,8 @@ JUMP_LEVEL, JUMP_SHARE, JUMP_KL = 8, 0.3, 10.0
 """A reward that rises between two medians of so many rows by this share of its best, with so many times the KL and half
 the entropy, has found a trick: learning takes hundreds of rows for that."""
 
-ROUNDED, APART, RATIO_FLOOR = 0.05, 0.15, 0.8
-"""Mean difference of a token's log-probability between engine and trainer up to which their weights are the same, and
-from which they are not (0.01 and 0.2 in https://github.com/huggingface/trl/issues/5312). A mean ratio below 0.8
-throws a fifth of the gradient away; top_k=50 gives 0.17."""
+ROUNDED = 0.05
+"""Mean difference of a token's log-probability between engine and trainer up to which their weights are the same."""
 
 MEMORY_TIMES, MEMORY_STILL = 1.5, 0.2
 """Host memory grows without end at so many times its first quarter's, with this share of the growth in each quarter:
@@ -396,14 +394,14 @@ def _held_out_loss_rose(run: _Run) -> Shown:
 def _biased_ratio(run: _Run) -> Shown:
     """A filter acts from the first row on; a ratio that falls later is drift."""
     ratios, apart = run.column("ratio"), run.column("engine_difference")
-    low = len(ratios) >= ENOUGH and max(median(ratios), median(ratios[:FIRST])) < RATIO_FLOOR
+    low = len(ratios) >= ENOUGH and max(median(ratios), median(ratios[:FIRST])) < drift.RATIO_FLOOR
     of_sums = len(apart) >= ENOUGH and median(apart) < ROUNDED
-    return run.of("ratio") if low or (of_sums and ratios and median(ratios) > 1 / RATIO_FLOOR) else ()
+    return run.of("ratio") if low or (of_sums and ratios and median(ratios) > 1 / drift.RATIO_FLOOR) else ()
 
 
 def _engine_drifts(run: _Run) -> Shown:
     apart = run.column("engine_difference")
-    far = len(apart) >= TREND_ROWS and _finite(apart) and _quarters(apart)[-1] > APART
+    far = len(apart) >= TREND_ROWS and _finite(apart) and _quarters(apart)[-1] > health.ENGINE_APART
     return run.of("engine_difference")[-1:] if far and _is_unrisen(run) else ()
 
 

@@ -39,6 +39,7 @@ _MEANT = (
 
 class _State:
     spec = None  # `protocol.InstrumentOrders`; None for an ordinary trial
+    beyond = ""  # what the innermost of them cannot look up
     modules = []  # names of the modules that are being computed, outermost first
     place = None  # descriptor of place.json: what is being computed, for a process that dies in the middle of it
     busy = False  # one of our own computations
@@ -157,6 +158,7 @@ def _follow_modules(torch, model, stop_at_non_finite):
     def enter(part, inputs):
         if not state.busy:
             state.modules.append(label(part))
+            state.beyond = _beyond(part, inputs)
             _place()
 
     def leave(part, inputs, output):
@@ -174,6 +176,17 @@ def _follow_modules(torch, model, stop_at_non_finite):
     first = getattr(hooks, "_global_forward_pre_hooks", None)
     if hasattr(first, "move_to_end"):  # before hooks of the script's own, which belong to the module they run for
         first.move_to_end(handle.id, last=False)
+
+
+def _beyond(part, inputs):
+    """Of a table of embeddings, an index that it has no row for, which torch's error does not name: a token that is in
+    no vocabulary, or a position in a text that is longer than the model knows."""
+    rows, indices = getattr(part, "num_embeddings", None), inputs[0] if inputs else None
+    if not isinstance(rows, int) or not getattr(indices, "numel", int)():
+        return ""
+    with _ours():
+        largest = int(indices.max())
+    return f"index {largest}, where the last is {rows - 1}" if largest >= rows else ""
 
 
 # ------------------------------------------------------------------------------------------------ numbers

@@ -614,6 +614,7 @@ class Raised(Event, tag="exception"):
     frames: list[Frame]  # of the stack, outermost first
     final: bool = False  # whether it ends the run
     computing: str = ""  # the module of the model that was being computed; only with instruments
+    beyond: str = ""  # of a table of embeddings, the index that it does not have
 
 
 class Over(Event, tag="over"):

@@ -133,7 +133,8 @@ def record_exception(error, trace, final):
     """Write an exception with its frames, outermost first, as an event; `final` says whether it ends the run."""
     frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(trace)]
     message = redact.scrub(str(error)[:20000])
-    record.event(protocol.Raised(type(error).__name__, message, frames, final, instruments.computing()))
+    computing, beyond = instruments.computing(), instruments.state.beyond
+    record.event(protocol.Raised(type(error).__name__, message, frames, final, computing, beyond))
 
 
 def _is_target(trainer):

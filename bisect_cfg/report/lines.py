@@ -153,6 +153,12 @@ def _spent(answer: Answer) -> str:
 
 # ---------------------------------------------------------------------------------------- how it ended, without a cause
 
+NO_SETTING = {
+    "dead-reward": "the reward function on ten completions: it must give one number for each, and not all the same.",
+    "no-gradient": "the total reward of each completion of one prompt, and whether parameters have requires_grad.",
+}
+"""What to look at where the good configuration learns nothing either, by the kind of failure."""
+
 
 def _outcome(answer: Answer, folder: Path | None) -> Iterator[Line]:
     if answer.causes or answer.unfinished:
@@ -175,13 +181,17 @@ def _outcome(answer: Answer, folder: Path | None) -> Iterator[Line]:
     elif answer.good_failure is not None:
         failure = answer.good_failure
         yield Line("RESULT", f"The good configuration fails as well: it {failure.text}.")
-        yield Line("", "So there is nothing to compare with.")
-        yield Line("TRY", "--good NAME=VALUE, or --good FILE, with values that work here.")
+        if failure.kind in NO_SETTING:
+            yield Line("", "It is no setting that differs: with the good ones nothing is learnt either.")
+            yield Line("TRY", f"{NO_SETTING[failure.kind]} Then --good NAME=VALUE, with values that work here.")
+        else:
+            yield Line("", "So there is nothing to compare with.")
+            yield Line("TRY", "--good NAME=VALUE, or --good FILE, with values that work here.")
         if names := without_good_value(answer.not_varied):
             yield Line(
                 "", f"All runs had your {', '.join(names)}: no good value of {'them' if names[1:] else 'it'} is known."
             )
-        if answer.rows is None and failure.step and folder is not None:
+        if answer.rows is None and failure.step and folder is not None and failure.kind not in NO_SETTING:
             yield Line("", "--isolate-data, if you suspect the data of that step: it finds the row.")
         if folder is not None and failure.log:
             yield Line("LOG", str(folder / failure.log), COMMAND)

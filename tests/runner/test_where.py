@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,8 @@ FURTHEST = update(2, parameter="b.weight", relative=3.1)
          "trl/x.py:4 in _generate", "RuntimeError"),
         ("exception", [update(step=3), EXCEPTION], 3, "model.layers.0 (Layer)", "_generate",
          "trl/x.py:4 in _generate", "RuntimeError"),  # after its update, before its end
+        ("exception", [update(step=2), replace(EXCEPTION, beyond="index 699, where the last is 511")], 3,
+         "model.layers.0 (Layer)", "_generate", "trl/x.py:4 in _generate", "index 699, where the last is 511"),
         # The update that moves furthest.
         ("collapse", [*UPDATES, FURTHEST], 2, "b", "AdamW.step", "", "310%"),
         ("collapse", UPDATES, 1, "a", "AdamW.step", "", "20%"),

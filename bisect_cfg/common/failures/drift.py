@@ -64,6 +64,14 @@ SCALER_STEPS = health.NON_FINITE_STREAK
 scale."""
 
 
+RATIO_FLOOR = 0.8
+"""A mean importance ratio of engine and trainer below this throws a fifth of the gradient away; top_k=50 gives 0.17
+(https://github.com/huggingface/trl/issues/6789)."""
+
+APART_TIMES, APART = 3.0, 0.05
+"""Engine and trainer may be so many times as far apart as in the good run, or this far: rounding differs by 0.01."""
+
+
 @dataclass(frozen=True)
 class Deviation:
     """Why a run is not healthy.
@@ -94,7 +102,8 @@ def deviations(
     found = [Deviation(symptom.kind, symptom.text, symptom.step) for symptom in symptoms]
     if any(symptom.kind == "collapse" for symptom in symptoms):
         return found
-    return [*found, *(() if found else _non_finite(rows, good, scaler)), *_drifts(rows, good, "dead-reward" in usual)]
+    found += () if found else _non_finite(rows, good, scaler)
+    return [*found, *_drifts(rows, good, "dead-reward" in usual), *_engine(rows, good)]
 
 
 def _non_finite(rows: Sequence[Row], good: Sequence[Row], scaler: bool) -> Iterator[Deviation]:
@@ -118,6 +127,17 @@ def _drifts(rows: Sequence[Row], good: Sequence[Row], dead: bool) -> Iterator[De
             found = _silenced(silent, usual) if silent and usual else _drifted(bound, rows, good)
         if found is not None:
             yield found
+
+
+def _engine(rows: Sequence[Row], good: Sequence[Row]) -> Iterator[Deviation]:
+    """An engine that writes the completions and is farther from the trainer than in the good run. That is a matter of
+    level: weights that never arrived are wrong from the first step on."""
+    apart, ratio = _late(_values(rows, health.ENGINE_DIFFERENCE)), _late(_values(rows, health.ENGINE_RATIO))
+    usual, kept = _values(good, health.ENGINE_DIFFERENCE), _values(good, health.ENGINE_RATIO)
+    if apart and median(apart) > max(APART, APART_TIMES * median(usual or [0.0])):
+        yield Deviation(health.ENGINE_DIFFERENCE, f"{health.ENGINE_DIFFERENCE} is {median(apart):.2g}")
+    if ratio and median(ratio) < RATIO_FLOOR * min(1.0, median(kept or [1.0])):
+        yield Deviation(health.ENGINE_RATIO, f"{health.ENGINE_RATIO} is {median(ratio):.2g}")
 
 
 def _silenced(silent: Sequence[float], usual: Sequence[float]) -> Deviation | None:

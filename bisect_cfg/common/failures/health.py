@@ -1,6 +1,6 @@
 """Runs that do not die and yet go wrong: what the metric rows of the steps say.
 
-`RULES` is the table of everything that is judged: five failures, and two remarks for which no run is called failed.
+`RULES` is the table of everything that is judged: six failures, and two remarks for which no run is called failed.
 Below it stand the finer bounds, then one section a rule; `symptoms` and `Watch` put them together. To add one, write
 its row in the table, its function of the metric rows, and that one's name in `LOOKS` at the end; verdicts, reports and
 result.json have it then, in the words of the table.
@@ -18,8 +18,9 @@ equal rewards too; the reward tells it from a collapsed one.
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from statistics import fmean, median, stdev
@@ -54,6 +55,9 @@ RULES = (  # most severe first
          "chosen: five of five from the start leave nothing to learn from"),
     Rule("dead-reward", "learns nothing", True, 5,
          "all rewards of a group equal in each of so many first steps", "chosen, as for no-gradient"),
+    Rule("engine-drifts", "learns from completions of other weights than its own", True, 0.15,
+         "mean difference between the engine's and the trainer's log-probabilities of the same tokens; "
+         "rounding differs by 0.01", "0.015 and 0.201 in https://github.com/huggingface/trl/issues/5312"),
     Rule("slow", "steps became much slower", False, 10.0,
          "a step so many times as long as usual; no failure, since a run is slow for many reasons",
          "chosen; nothing is decided by it"),
@@ -82,6 +86,9 @@ REWARD, OF_REWARDS = "reward", "rewards/"
 such rewards come and go with the completions. Those of single functions, by their prefix, are NaN where a function did
 not apply, so that only an infinite one counts."""
 
+_OF_A_FUNCTION = re.compile(rf"{OF_REWARDS}(?!.*/std$)(.+?)(?:/mean)?")
+"""A reward function's name in the metric of its mean; TRL before 0.16 has no other metric of it, and no "/mean"."""
+
 NON_FINITE_STREAK, NON_FINITE_AT_END = int(_BOUND["non-finite"]), 3
 """Steps in a row in which another metric is not finite; fewer are enough where the run ends with them."""
 
@@ -109,6 +116,10 @@ GONE, GONE_STEPS, BELOW_START = 0.15, 16, 0.4
 """No more than this share of the best reward left in so many steps is a collapse, whatever the other metrics say; so is
 a reward below this share of its beginning, after more had been learnt: a broken tool or judge looks like this."""
 
+ROUNDED = 1e-6
+"""A spread of rewards of at most this share of the reward is none: torch's `std` of eight equal float32 values of 0.41
+is 3e-8, and TRL counts such a group as one that differs."""
+
 STILL = 0.01
 """A gradient norm of at most this share of the largest counts as none in steps without any signal: what pulls there is
 the KL term alone (TRL before 0.19 has beta=0.04); 3e-4 and less was measured in a collapsed policy."""
@@ -119,6 +130,12 @@ sparser) would show such a row by chance this seldom."""
 
 DEAD_STEPS = int(_BOUND["dead-reward"])
 """Steps after which a run without any gradient, or any spread of rewards, is called dead."""
+
+ENGINE_DIFFERENCE, ENGINE_RATIO = "sampling/sampling_logp_difference/mean", "sampling/importance_sampling_ratio/mean"
+"""What TRL logs of an engine that writes the completions; the ratio corrects for the difference."""
+
+ENGINE_APART, ENGINE_STEPS = _BOUND["engine-drifts"], 5
+"""So far apart in so many steps in a row: a single batch of few tokens is chance."""
 
 DIVERGED_TIMES, RISEN_TIMES, RISEN_BY, RISEN_STEPS = _BOUND["diverged"], 2.0, 2.0, 16
 """A loss has also diverged at both this many times its best level and this many nats above it, in so many steps (a
@@ -174,6 +191,7 @@ class Watch:
     def _begin(self, rows: Sequence[Row], earlier: Sequence[Row]) -> None:
         self._first, self._taken, self._earlier = rows[:1], 0, earlier
         self._unending, self._collapsing, self._diverging = _Unending(), _Collapsing(), _Diverging()
+        self._engine = _EngineApart()
         for row in earlier:
             self._collapsing.take(row)
             self._diverging.take(row)
@@ -184,12 +202,12 @@ class Watch:
         if not goes_on:
             self._begin(rows, earlier)
         for row in rows[self._taken :]:
-            for watch in (self._unending, self._collapsing, self._diverging):
+            for watch in (self._unending, self._collapsing, self._diverging, self._engine):
                 watch.take(row)
         self._taken = len(rows)
         found = self._unending.found(ended)
         looked = (look(rows) for look in LOOKS)
-        for symptom in (self._collapsing.found(), self._diverging.found(), *looked):
+        for symptom in (self._collapsing.found(), self._diverging.found(), self._engine.found, *looked):
             if symptom is not None and rows:
                 found.append(replace(symptom, step=max(symptom.step, 1)))
         return sorted(found, key=lambda symptom: _SEVERITY[symptom.kind])
@@ -270,6 +288,24 @@ class _Diverging:
     def found(self) -> Symptom | None:
         learnt_by = not self._of_a_policy and bool(self._losses) and fmean(self._losses[:COLLAPSE_STREAK]) > 0
         return self._found if learnt_by else None
+
+
+class _EngineApart:
+    """An engine whose probabilities stay far from the trainer's: other weights, or another computation."""
+
+    def __init__(self) -> None:
+        self._streak: list[float] = []
+        self.found: Symptom | None = None
+
+    def take(self, row: Row) -> None:
+        """One more step."""
+        apart = number(row, ENGINE_DIFFERENCE)
+        if apart is None:
+            return
+        self._streak = [*self._streak, apart] if apart > ENGINE_APART else []
+        if len(self._streak) == ENGINE_STEPS and self.found is None:
+            told = f"{ENGINE_DIFFERENCE} is {fmean(self._streak):.2g} in {ENGINE_STEPS} steps in a row"
+            self.found = Symptom("engine-drifts", "", row["step"], told)
 
 
 class _Collapsing:
@@ -435,11 +471,14 @@ def _below(row: Row, start: float, share: float) -> bool:
 
 def dead_groups(row: Row) -> bool | None:
     """Whether (nearly) all groups of a step have equal rewards; None if that was not logged."""
-    share = number(row, "frac_reward_zero_std")
-    if share is not None:
-        return share >= COLLAPSE_DEAD_GROUPS
-    spread = number(row, "reward_std")
-    return None if spread is None else spread == 0
+    share, equal = number(row, "frac_reward_zero_std"), _equal(row, "reward", "reward_std")
+    return equal if share is None or equal else share >= COLLAPSE_DEAD_GROUPS
+
+
+def _equal(row: Row, mean: str, spread: str) -> bool | None:
+    """Whether rewards do not differ by more than the mean of equal ones is rounded by; None if that was not logged."""
+    apart = number(row, spread)
+    return None if apart is None else apart <= ROUNDED * abs(number(row, mean) or 0.0)
 
 
 def _signalless(row: Row) -> bool:
@@ -466,10 +505,27 @@ def never_learning(rows: Sequence[Row]) -> Symptom | None:
         return None
     step, judged = first[-1]["step"], [dead for row in first if (dead := dead_groups(row)) is not None]
     if judged and all(judged):
-        return Symptom("dead-reward", "", step, f"all rewards of a group equal in each of the first {DEAD_STEPS} steps")
+        text = f"all rewards of a group equal in each of the first {DEAD_STEPS} steps"
+        return Symptom("dead-reward", "", step, "; ".join([text, *odd_rewards(first)]))
     if all(number(row, "grad_norm") == 0 for row in first):
         return Symptom("no-gradient", "", step, f"grad_norm is 0 in each of the first {DEAD_STEPS} steps")
     return None
+
+
+def odd_rewards(rows: Sequence[Row]) -> Iterator[str]:
+    """What is odd about the reward functions, of steps in which all rewards of a group are equal."""
+    spreading = []
+    for mean in dict.fromkeys(name for row in rows for name in row if _OF_A_FUNCTION.fullmatch(name)):
+        name = _OF_A_FUNCTION.fullmatch(mean)[1]
+        equal = {_equal(row, mean, f"{OF_REWARDS}{name}/std") for row in rows}
+        if len({number(row, mean) for row in rows}) == 1 and False not in equal:
+            yield f"{name} gives {number(rows[0], mean):.4g} every time"
+        elif equal == {True}:
+            yield f"{name} gives all completions of a step one value, and each step another"
+        elif None not in equal:
+            spreading.append((name, equal))
+    if len(spreading) == 1 and spreading[0][1] == {False}:  # several may cancel each other
+        yield f"{spreading[0][0]} gives all completions of a prompt one value, and each prompt another"
 
 
 def remarks(rows: Sequence[Row]) -> list[Symptom]:

@@ -120,8 +120,8 @@ class Signature:
 
     Args:
         kind: `signal`, `exception`, `cuda-assert`, `cuda-error`, `out-of-memory`, `non-finite`, `hang`,
-            `collapse`, `diverged`, `no-gradient`, `dead-reward`, `no-steps`, `no-training`, `unwatched`, `invalid` or
-            `exit`.
+            `collapse`, `diverged`, `no-gradient`, `dead-reward`, `engine-drifts`, `no-steps`, `no-training`,
+            `unwatched`, `invalid` or `exit`.
         name: Which one of its kind: the signal, the exception's type, the quantity (`parameters`).
         message: The normalised message, one line.
         where: The innermost meaningful frame as `module:function`; "" if unknown.

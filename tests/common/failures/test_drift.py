@@ -97,6 +97,18 @@ def test_steps_without_a_spread_of_rewards_are_no_lost_gradient(steps):
     assert names(rows(30, **sparse, grad_norm=lambda step: gradient(step) * 0.5**step)) == ["grad_norm"]
 
 
+@pytest.mark.parametrize(
+    "metric, good, bad, fine",
+    [("sampling_logp_difference", 0.015, 0.06, 0.04), ("importance_sampling_ratio", 1.0, 0.17, 0.9)],
+)
+def test_an_engine_is_held_against_that_of_the_good_run(metric, good, bad, fine):
+    def run(value):
+        return rows(**{f"sampling/{metric}/mean": value})
+
+    assert [one.metric for one in deviations(run(bad), run(good))] == [f"sampling/{metric}/mean"]
+    assert not deviations(run(fine), run(good)) and not deviations(run(bad), run(bad))
+
+
 def test_a_gradient_scaler_may_look_for_its_scale():
     run = rows(grad_norm=lambda step: math.inf if step <= 4 else 1.0)
     assert names(run, scaler=True) == [] and names(run) == ["grad_norm"]

@@ -63,6 +63,7 @@ FAILING = [
     rows(40, reward="absent", reward_std="absent", frac_reward_zero_std="absent", loss=[1.0] * 20 + [5.0]),
     rows(30, reward_std=0.0, frac_reward_zero_std=1.0),
     rows(12, kl=[0.1] * 9 + [INF]),
+    rows(20, **{health.ENGINE_DIFFERENCE: [0.01] * 3 + [0.2, 0.01] + [0.2]}),
 ]
 
 
@@ -241,9 +242,9 @@ def test_a_step_that_gets_slower_is_a_remark():
 
 def test_the_table_says_each_kind_once() -> None:
     assert [rule.kind for rule in health.RULES] == [
-        "non-finite", "collapse", "diverged", "no-gradient", "dead-reward", "slow", "ranks-differ",
+        "non-finite", "collapse", "diverged", "no-gradient", "dead-reward", "engine-drifts", "slow", "ranks-differ",
     ]  # fmt: skip
-    assert health.SILENT_KINDS == ("collapse", "diverged", "no-gradient", "dead-reward")
+    assert health.SILENT_KINDS == ("collapse", "diverged", "no-gradient", "dead-reward", "engine-drifts")
     shown = {symptom.kind for failing in FAILING for symptom in health.symptoms(failing, ended=True)}
     assert shown | {"no-gradient"} == {rule.kind for rule in health.RULES if rule.failure}
 
@@ -254,6 +255,40 @@ def test_a_reward_that_is_infinite_in_one_step_is_a_failure_of_its_own(metric):
     assert kinds(found) == kinds(found, ended=False) == [("non-finite", "reward")]
     (symptom,) = health.symptoms(found, ended=True)
     assert symptom.step == 5 and symptom.text == f"{metric} is inf"
+
+
+@pytest.mark.parametrize(
+    "columns, odd",
+    [
+        ({"length/mean": 0.25, "length/std": [0.0, 3e-8]}, "length gives 0.25 every time"),
+        ({"length": 0.25}, "length gives 0.25 every time"),  # TRL before 0.16
+        ({"length/mean": [0.1, 0.4, 0.2], "length/std": 0.0}, "length gives all completions of a step one value"),
+        (
+            {"length/mean": [0.1, 0.4, 0.2], "length/std": [0.2, 0.1]},
+            "length gives all completions of a prompt one value",
+        ),
+        ({"length/mean": [0.1, 0.4], "length/std": [0.2, 0.0, 0.2]}, ""),  # now one group, now several
+        ({"length/mean": [0.1, 0.4], "length/std": 0.2, "style/mean": [0.4, 0.1], "style/std": 0.2}, ""),  # opposed
+    ],
+)
+def test_of_equal_rewards_it_says_what_is_odd_about_each_function(columns, odd):
+    rewards = {f"rewards/{name}": value for name, value in columns.items()}
+    (symptom,) = health.symptoms(rows(8, reward_std=0.0, frac_reward_zero_std=1.0, **rewards), ended=True)
+    said, _, then = symptom.text.partition("; ")
+    assert said == "all rewards of a group equal in each of the first 5 steps" and then.startswith(odd)
+    assert bool(then) == bool(odd) and "; " not in then
+
+
+def test_a_spread_of_rounding_is_none():
+    """As eight equal rewards of 0.41 have, each other step."""
+    rounded = rows(8, reward=0.41, reward_std=[0.0, 3.2e-8, 0.0, 6.4e-8], frac_reward_zero_std=[1.0, 0.0, 1.0, 0.0])
+    assert kinds(rounded) == ["dead-reward"]
+    assert kinds(rows(8, reward=0.0, reward_std=3e-8)) == []  # rewards of that size
+
+
+def test_an_engine_that_drifts_is_told_at_the_fifth_step_in_a_row():
+    (symptom,) = health.symptoms(FAILING[-1], ended=False)
+    assert symptom.step == 10 and symptom.text == "sampling/sampling_logp_difference/mean is 0.2 in 5 steps in a row"
 
 
 def test_a_reward_function_that_does_not_apply_is_no_failure():
