@@ -31,6 +31,7 @@ ELSEWHERE = {
     "dead_reward": "test_reported_failures.py",
     "long_prompt": "test_reported_failures.py",
     "engine_drift": "test_reported_failures.py",
+    "resume": "test_reported_failures.py",
 }
 """Studies that need a launcher, environments, options of their own or no script, and where they are tested."""
 

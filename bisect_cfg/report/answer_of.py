@@ -333,7 +333,8 @@ def _target(found: Findings) -> Target:
     which = () if capture is None else (capture.training.number, capture.training.trainer, capture.args.cls)
     skipped = None if run is None else run.traces.event(ResumeSkipped)
     arguments = tuple(script.shown_arguments)
-    return Target(str(script.path), arguments, script.shown, *which, resumes_from=skipped and skipped.path)
+    resumes_from = None if skipped is None or found.origin is not None else skipped.path
+    return Target(str(script.path), arguments, script.shown, *which, resumes_from=resumes_from)
 
 
 def _environments(environments: Environments) -> JsonObject:

@@ -24,6 +24,7 @@ from bisect_cfg.report.answer import EMPTY, RUNNING, UNTRIED, Answer, Cause, Ran
 from bisect_cfg.report.sentences import contrast_lines, place_lines, since_step
 from bisect_cfg.rewrite.recommended import Change, ShownEdit
 from bisect_cfg.runner.starts import COLD
+from bisect_cfg.runner.verdict import REFUSED
 from bisect_cfg.store.causes import Claim
 from bisect_cfg.targets.pinned import without_good_value
 
@@ -155,6 +156,7 @@ def _spent(answer: Answer) -> str:
 
 NO_SETTING = {
     "dead-reward": "the reward function on ten completions: it must give one number for each, and not all the same.",
+    REFUSED: "a checkpoint that this very command has saved, before anything went wrong.",
     "no-gradient": "the total reward of each completion of one prompt, and whether parameters have requires_grad.",
 }
 """What to look at where the good configuration learns nothing either, by the kind of failure."""
@@ -168,11 +170,9 @@ def _outcome(answer: Answer, folder: Path | None) -> Iterator[Line]:
         healthy = f"{count(ran, 'step')}, all healthy" if ran else "exit status 0"
         yield Line("RESULT", f"Your configuration does not fail: {healthy}. Nothing to isolate.")
         if ran and folder is not None:
-            resumed = answer.target.resumes_from
             yield from _labelled(
                 "TRY",
                 (
-                    *((f"--from-checkpoint {resumed}, where it fails only when it resumes.",) if resumed else ()),
                     "--until-failure goes on as long as it takes, --log FILE as long as the run that failed did.",
                     "--restart tries again, where it fails now and then.",
                     "Run bisect-cfg on the machine where it fails, where it fails only there.",
@@ -182,7 +182,7 @@ def _outcome(answer: Answer, folder: Path | None) -> Iterator[Line]:
         failure = answer.good_failure
         yield Line("RESULT", f"The good configuration fails as well: it {failure.text}.")
         if failure.kind in NO_SETTING:
-            yield Line("", "It is no setting that differs: with the good ones nothing is learnt either.")
+            yield Line("", "It is no setting that differs: with the good ones it is the same.")
             yield Line("TRY", f"{NO_SETTING[failure.kind]} Then --good NAME=VALUE, with values that work here.")
         else:
             yield Line("", "So there is nothing to compare with.")

@@ -8,7 +8,7 @@ from bisect_cfg.probe.protocol import Origin as Resumption
 from bisect_cfg.remedy.terms import Health
 from bisect_cfg.report.answer import Origin, Where
 from bisect_cfg.report.contrast import Contrast
-from bisect_cfg.runner.verdict import Verdict
+from bisect_cfg.runner.verdict import REFUSED, Verdict
 
 SIGNALS = {
     "SIGFPE": "a floating point exception",
@@ -26,6 +26,7 @@ VERBS = {
     "hang": "hangs",
     "out-of-memory": "runs out of memory",
     "unwatched": "is stopped",
+    REFUSED: "cannot go on",
 }
 """What runs do that end in a failure of these kinds."""
 

@@ -35,7 +35,17 @@ from bisect_cfg.probe.redact import scrub
 from bisect_cfg.runner.checkpoints import in_words
 from bisect_cfg.runner.ranks import Rank, differences, only_noticed, ranks_of
 from bisect_cfg.runner.traces import Row, Traces, innermost_frame, tail_of_log
-from bisect_cfg.runner.verdict import CANNOT_RUN, INVALID, SKIPPED, UNWATCHED, Ended, Metrics, Observation, trace_of
+from bisect_cfg.runner.verdict import (
+    CANNOT_RUN,
+    INVALID,
+    REFUSED,
+    SKIPPED,
+    UNWATCHED,
+    Ended,
+    Metrics,
+    Observation,
+    trace_of,
+)
 from bisect_cfg.runner.watch import Ending
 
 LINE_SHOWN = 300
@@ -202,7 +212,8 @@ def _refused(traces: Traces) -> Observation | None:
         return Observation(Signature(UNWATCHED), message=message)
     if refused is not None:
         message = f"the checkpoint's {refused.what} cannot be loaded: {_line(in_words(refused))}"
-    elif short is not None:
+        return Observation(Signature(REFUSED, refused.what), message=message)
+    if short is not None:
         settings = ", ".join(f"{name}={value}" for name, value in short.settings.items())
         message = f"the training is over at step {short.step} of at least {short.wanted} ({settings})"
     elif other is not None:

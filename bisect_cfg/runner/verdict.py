@@ -24,7 +24,11 @@ UNWATCHED = "unwatched"
 """Kind of a run that we ended because one of its processes had loaded torch without a probe."""
 
 INVALID = "invalid"
-"""Kind of a run that could not begin as planned: its configuration, its checkpoint or its packages were refused."""
+"""Kind of a run that could not begin as planned: its configuration or its packages were refused."""
+
+REFUSED = "refused"
+"""Kind of a run that could not load the checkpoint that it was to go on from: a failure only where it is the one under
+study, for otherwise it is owed to where the trial begins."""
 
 SKIPPED, CANNOT_RUN = "skipped", "cannot-run"
 """Kinds of a command that asks not to be judged (exit status 125), and of one that could not be run."""

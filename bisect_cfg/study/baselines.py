@@ -18,7 +18,7 @@ from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, CheckpointOrder
 from bisect_cfg.runner.plan import PACE_STEPS, Plan
 from bisect_cfg.runner.runs import Run, purpose_again
 from bisect_cfg.runner.starts import COLD, STARTS
-from bisect_cfg.runner.verdict import INVALID
+from bisect_cfg.runner.verdict import INVALID, REFUSED
 from bisect_cfg.store.causes import Report
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.captured import read_capture
@@ -140,7 +140,11 @@ class Baselines:
                 ended.append((start, again, good_run))
                 good_run = self._with_needed_pinned(bad_run, start, good_run, only_named=True)
             outcome = study.outcome_of_good(good_run)
-            if outcome is not Outcome.UNRESOLVED or start == COLD or good_run.shown.signature.kind == INVALID:
+            if (
+                outcome is not Outcome.UNRESOLVED
+                or start == COLD
+                or good_run.shown.signature.kind in (INVALID, REFUSED)
+            ):
                 break
             study.note(
                 f"In trials {STARTS[start].said} the good configuration ends with {good_run.shown.signature}; "
@@ -264,7 +268,11 @@ class Baselines:
             if name is None:
                 break
             value, ending = self._trials.settings.bad[name], good_run.shown.signature
-            why = f"ends with {ending}" if ending.kind != INVALID else f"cannot begin ({ending.message})"
+            why = (
+                f"ends with {ending}"
+                if ending.kind not in (INVALID, REFUSED)
+                else f"cannot begin ({good_run.shown.message})"
+            )
             self._study.note(f"The good configuration {why} unless it keeps your {name}={value}: not varied.")
             self._needed.append(name)
             self._pin([name], NEEDED)

@@ -422,7 +422,8 @@ def begin_as_it_did(study: Study, run: Run) -> None:
 
 
 def check_loaded(run: Run, checkpoint: Path | None) -> None:
-    """A checkpoint that the user's own command cannot load is of something else, and one of its end shows nothing.
+    """A checkpoint whose weights the user's own command cannot load is of something else, and one of its end shows
+    nothing.
 
     Raises:
         InputError: with the library's words.
@@ -437,7 +438,9 @@ def check_loaded(run: Run, checkpoint: Path | None) -> None:
                 f"load its {refused.what}.",
                 "Start your command as that training was started, or give a checkpoint that was saved whole.",
             )
-        alone = refused.what == "weights" and checkpoint is not None and has_adapter_alone(checkpoint)
+        if refused.what != "weights":
+            return  # a failure to resume, which may be owed to a setting
+        alone = checkpoint is not None and has_adapter_alone(checkpoint)
         what = "adapter (LoRA or another of PEFT's; no other weights are there)" if alone else refused.what
         raise InputError(
             f"The {what} in {checkpoint} cannot be loaded into what your command trains: {in_words(refused)}",

@@ -10,6 +10,7 @@ from bisect_cfg.common.words import count, duration
 from bisect_cfg.report.sentences import since
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.trials import horizon_for
+from bisect_cfg.runner.verdict import REFUSED
 from bisect_cfg.store.causes import Cause, Report
 from bisect_cfg.study.baselines import with_defaults_of_the_moved
 from bisect_cfg.study.factors import find_factors
@@ -59,7 +60,8 @@ def _proven(study: Study) -> bool | None:
     """Whether every claim showed the same from step 0; None if they were not run."""
     trials, options, report = study.trials, study.options, study.answer.report
     origin, horizon = trials.origin, trials.horizon
-    if origin is None or not report.causes or options.prove == LEFT_OUT:
+    refused = trials.standard.failure is not None and trials.standard.failure.signature.kind == REFUSED
+    if origin is None or not report.causes or options.prove == LEFT_OUT or refused:
         return None
     proofs = [proof for number, cause in enumerate(report.causes, 1) for proof in _proofs(study, number, cause)]
     seconds = sum(proof.seconds for proof in proofs)

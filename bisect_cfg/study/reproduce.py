@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from bisect_cfg.common.configuration import Outcome, Purpose, Status
 from bisect_cfg.common.failures.signature import Signature
@@ -75,6 +76,8 @@ def reproduce(study: Study) -> Status | Phase | None:
     _say_which_training(study, run)
     _say_where_it_resumes(study, run)
     study.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
+    if failure is None and _goes_on_where_it_resumes(study, run):
+        return reproduce
     if failure is None:
         _say_what_was_off(study, run)
         say_what_is_not_in_force(study, run)
@@ -109,7 +112,9 @@ def _first_run(study: Study) -> Run:
     if that shows the same."""
     steps, origin = study.options.steps, study.trials.origin
     question = FIRST if steps is None else f"{FIRST}, {count(steps, 'step')}"
-    so = "as it is, to see it fail" if origin is None else f"from step {origin.step} on, to see it fail"
+    so = "as it is, to see it fail"
+    if origin is not None:
+        question, so = f"{question}, from step {origin.step}", f"from step {origin.step} on, to see it fail"
     by_data, run = study.before(BY_DATA), study.before(question)
     if run is not None and run.traces.events.rows and not study.target.probed:
         question, so = UNWATCHED, "once more, not watched"
@@ -200,12 +205,23 @@ def _say_which_training(study: Study, run: Run) -> None:
 def _say_where_it_resumes(study: Study, run: Run) -> None:
     """Of a script that goes on from a checkpoint by itself: from which, and that no run does."""
     skipped = run.traces.event(ResumeSkipped)
-    if skipped is not None and study.options.from_checkpoint is None:
+    if skipped is not None and study.options.from_checkpoint is None and run.shown.signature is not None:
         study.note(
             f"Your script resumes from {skipped.path}. That would bring back its learning rate and the state of its "
             f"optimizer in every trial, so no run here resumes: each begins at step 0. To study the training from "
             f"there: --from-checkpoint {skipped.path}"
         )
+
+
+def _goes_on_where_it_resumes(study: Study, run: Run) -> bool:
+    """Whether a script that does not fail from step 0 resumes by itself: then it is run from there."""
+    skipped = run.traces.event(ResumeSkipped)
+    if skipped is None or study.options.from_checkpoint is not None:
+        return False
+    study.note(f"From step 0 your command does not fail. It resumes from {skipped.path}, so it is run from there.")
+    study.options = replace(study.options, from_checkpoint=Path(skipped.path))
+    begin(study, study.target)
+    return True
 
 
 def _say_what_was_off(study: Study, run: Run) -> None:

@@ -91,3 +91,14 @@ def test_the_answer_is_about_the_settings_and_says_from_where_the_script_resumes
     said = tool("bisect", "train.py", "--study", "s", "--no-recommend")
     assert said.status == 0 and "CAUSE   learning_rate" in said.out, said.all
     assert f"resumes from {own}" in " ".join(said.all.split()), said.all
+
+
+def test_a_script_that_does_not_fail_from_step_0_is_run_from_where_it_resumes(tool):
+    toys.script(tool.folder, THAT_RESUMES.replace("learning_rate=0.3", "learning_rate=0.05"))
+    own = tool.folder / "out/checkpoint-7"
+    own.mkdir(parents=True)
+    (own / "rate").write_text("0.05")
+    said = tool("bisect", "train.py", "--study", "s")
+    printed = " ".join(said.all.split())
+    assert f"From step 0 your command does not fail. It resumes from {own}, so it is run from there." in printed
+    assert said.status == 2 and f"{own} has no trainer_state.json" in printed, said.all

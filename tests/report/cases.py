@@ -180,9 +180,6 @@ CASES: dict[str, Answer] = {
     ),
     "no_failure": replace(ONE, **ENDED | {"status": Status.NO_FAILURE, "failure": None, "trials": (
         Trial(0, "pass", Purpose.BAD_BASELINE.value, step=24, folder="trials/0"),)}),
-    "resumes": replace(ONE, **ENDED | {"status": Status.NO_FAILURE, "failure": None, "trials": (
-        Trial(0, "pass", Purpose.BAD_BASELINE.value, step=24, folder="trials/0"),),
-        "target": replace(ONE.target, resumes_from="outputs/checkpoint-250")}),
     "good_fails": replace(
         ONE, **ENDED | {"status": Status.BASELINE_FAILS, "trials": trials(2)},
         good_failure=its.Failure("exception", text="dies at step 3 with E: no", step=3, log="trials/1/log.txt"),

@@ -121,7 +121,7 @@ class Signature:
     Args:
         kind: `signal`, `exception`, `cuda-assert`, `cuda-error`, `out-of-memory`, `non-finite`, `hang`,
             `collapse`, `diverged`, `no-gradient`, `dead-reward`, `engine-drifts`, `no-steps`, `no-training`,
-            `unwatched`, `invalid` or `exit`.
+            `unwatched`, `refused`, `invalid` or `exit`.
         name: Which one of its kind: the signal, the exception's type, the quantity (`parameters`).
         message: The normalised message, one line.
         where: The innermost meaningful frame as `module:function`; "" if unknown.
