@@ -342,6 +342,9 @@ def unprinted(traces: Traces, log: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------ stacks
 
 
+_OF_COLLECTIVES = "/torch/distributed/"
+
+
 def stacks_in(folder: Path) -> str:
     """What faulthandler wrote in the folder of a process; "" if nothing."""
     try:
@@ -370,7 +373,13 @@ def stack_frames(stacks: str) -> list[Frame]:
 
 
 def innermost_frame(folder: Path) -> str:
-    """Where the thread that crashed stood (of a hang, the main thread): ``function (file.py:27)``, "" if unknown."""
-    for path, line, function in stack_frames(stacks_in(folder))[:1]:
-        return f"{function} ({place_of(path, line) or f'{Path(path).name}:{line}'})"
-    return ""
+    """Where the thread that crashed stood (of a hang, the main thread): ``function (file.py:27)``, "" if unknown. Of a
+    collective, which stands in torch's code, the line that called it: ``all_reduce, called by sync (train.py:75)``."""
+    frames = stack_frames(stacks_in(folder))
+    if not frames:
+        return ""
+    collective = _OF_COLLECTIVES in frames[0][0]
+    caller = next((frame for frame in frames if _OF_COLLECTIVES not in frame[0]), None) if collective else None
+    path, line, function = caller or frames[0]
+    called = "" if caller is None else f"{frames[0][2]}, called by "
+    return f"{called}{function} ({place_of(path, line) or f'{Path(path).name}:{line}'})"

@@ -147,6 +147,15 @@ def test_a_signal_and_where_it_came(tmp_path, wanted: signal.Signals) -> None:
     assert innermost_frame(tmp_path) == "inner (<string>:6)"
 
 
+def test_of_a_collective_the_line_that_called_it_is_told(tmp_path) -> None:
+    torch = "/venv/lib/python3.11/site-packages/torch/distributed"
+    waiting = [(f"{torch}/distributed_c10d.py", 4181, "all_reduce"), (f"{torch}/c10d_logger.py", 83, "wrapper")]
+    frames = [*waiting, ("/a/train.py", 75, "sync"), ("/a/train.py", 122, "main")]
+    lines = "".join(f'  File "{path}", line {line} in {function}\n' for path, line, function in frames)
+    (tmp_path / "stacks.txt").write_text(f"Current thread 0x1 (most recent call first):\n{lines}")
+    assert innermost_frame(tmp_path) == "all_reduce, called by sync (train.py:75)"
+
+
 @pytest.mark.parametrize("trained", [False, True])
 def test_what_a_child_tells_is_taken_over_if_it_has_the_config_and_nobody_has_trained(tmp_path, trained) -> None:
     traces_of(tmp_path / "children", ConfigBuilt("args", 0, "C", "m", {}, {}, {}))
