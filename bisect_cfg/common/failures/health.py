@@ -472,7 +472,10 @@ def _below(row: Row, start: float, share: float) -> bool:
 def dead_groups(row: Row) -> bool | None:
     """Whether (nearly) all groups of a step have equal rewards; None if that was not logged."""
     share, equal = number(row, "frac_reward_zero_std"), _equal(row, "reward", "reward_std")
-    return equal if share is None or equal else share >= COLLAPSE_DEAD_GROUPS
+    if share is None:
+        return equal
+    rounded = bool(equal) and number(row, "reward_std") != 0  # equal to us, and not to what counted the groups
+    return share >= COLLAPSE_DEAD_GROUPS or rounded
 
 
 def _equal(row: Row, mean: str, spread: str) -> bool | None:
