@@ -88,10 +88,21 @@ def validate_json(original, cls, text, *args, **kwargs):
 
 
 def _offer_file(found, user, put=None):
-    """Offer what was read from a file, and put in the values of the trial: with `put`, or into the dictionary."""
-    if len(own_classes.state.files) < _MOST_FILES:
-        own_classes.state.files.append(found)
-        _offer_leaves(found, {}, user, put or (lambda name, value: own_classes.put(found, name.split("."), value)))
+    """Offer what was read from a file, and put in the values of the trial: with `put`, or into the dictionary.
+
+    What the first of other files says is the default: files of settings are laid over each other, the user's last.
+    """
+    files = own_classes.state.files
+    if len(files) < _MOST_FILES:
+        defaults: dict = {}
+        for other in reversed(files):
+            if other != found:  # a file may be read twice
+                defaults.update(_leaves(other))
+        files.append(found)
+        defaults = {name: defaults[name] for name in _leaves(found) if name in defaults}
+        _offer_leaves(
+            found, defaults, user, put or (lambda name, value: own_classes.put(found, name.split("."), value))
+        )
 
 
 def _leaves(tree):

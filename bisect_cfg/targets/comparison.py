@@ -136,6 +136,21 @@ class Comparison:
         found = [value for key, value in self._overridden.items() if key.rpartition(".")[2] == field]
         return found[0] if len(found) == 1 else None
 
+    def _of_own_default(self, source: Source, field: str) -> Encoded:
+        """The value of a field in the script's own dictionary of defaults, where the user's file does not say it: it is
+        what the run has, or a flag has taken its place. None if there is none."""
+        own = self.capture.others.get("script")
+        if own is None:
+            return None
+        keys = own.code.made_of.get(field, frozenset())
+        found = [
+            value for name, value in own.code.merged.items() if name.rpartition(".")[2] in keys and name not in own.raw
+        ]
+        if len(found) != 1:
+            return None
+        taken = str(source.name(field)) in self._made_of
+        return found[0] if taken or equal(found[0], look_up(source.raw, field)) else None
+
     def _reset(self, source: Source, key: str) -> Encoded:
         """The raw value of the good side: as the user says; else what the script hands on where nobody gives it that;
         else the library's default."""
@@ -144,6 +159,7 @@ class Comparison:
             return self.good[name]
         _, good = self._made_of.get(name, ("", None))
         good = self._in_file(key) if good is None else good
+        good = self._of_own_default(source, key) if good is None else good
         same = good is None or equal(good, look_up(source.defaults, key))
         return DEFAULT if same or source.kind in OWN or has_tag(good) else good
 

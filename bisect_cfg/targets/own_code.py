@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from bisect_cfg.probe.protocol import Encoded
 from bisect_cfg.targets.interpreters import MOST_MODULES, modules_of, tree_of
@@ -23,6 +23,8 @@ _KINDS = ("int", "float", "str", "bool", "list", "tuple")
 _STEPS = 3
 """Through so many variables a value is followed: ``lr = args.lr``, ``rate = float(lr)``, ``learning_rate=rate``."""
 
+Key = TypeVar("Key")
+
 _CONFIGS = ("Config", "Arguments", "Args")
 """What the class ends with whose fields are a library's: a key that is read for one of them is handed on."""
 
@@ -35,14 +37,18 @@ class OwnCode:
         defaults: (section, key) -> the one default that the code has for it; the section is "" where it is not seen.
         read: keys that the code reads by name for something other than a field of a configuration object.
         made_of: field, argument or variable -> the keys and names from which the code makes it.
+        merged: key by its name with dots -> its value in a dictionary of defaults, with which a file is merged.
     """
 
     defaults: Mapping[tuple[str, str], Encoded] = field(default_factory=dict)
     read: frozenset[str] = frozenset()
     made_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    merged: Mapping[str, Encoded] = field(default_factory=dict)
 
     def default_of(self, name: str) -> Encoded:
         """The default of a key by its name with dots, None if the code has none."""
+        if name in self.merged:  # then a reader's own default is never taken
+            return self.merged[name]
         sections, _, key = name.rpartition(".")
         section = sections.rpartition(".")[2]
         return self.defaults.get((section, key), self.defaults.get(("", key)))
@@ -66,12 +72,11 @@ def own_code(scripts: Iterable[str]) -> OwnCode:
         made_of |= {name: made_of.get(name, frozenset()) | keys for name, keys in made.items()}
         for key, value in defaults:
             found.setdefault(key, []).append(value)
-    of_parameters = {key: values for key, values in _of_parameters(trees).items() if key not in found}
-    once = _agreed(of_parameters) | _agreed(found)
-    return OwnCode(once, frozenset(read), made_of)
+    once = _agreed({**_of_parameters(trees), **found})
+    return OwnCode(once, frozenset(read), made_of, _agreed(_of_dictionaries(trees)))
 
 
-def _agreed(found: Mapping[tuple[str, str], list[Encoded]]) -> dict[tuple[str, str], Encoded]:
+def _agreed(found: Mapping[Key, list[Encoded]]) -> dict[Key, Encoded]:
     return {key: values[0] for key, values in found.items() if all(repr(one) == repr(values[0]) for one in values)}
 
 
@@ -101,8 +106,14 @@ class _Module(NamedTuple):
 @functools.lru_cache(maxsize=MOST_MODULES)
 def _module(tree: ast.Module) -> _Module:
     nodes = list(ast.walk(tree))
-    assigned = {node.targets[0].id: node.value for node in nodes
-                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}  # fmt: skip
+    assigned = {}
+    for node in nodes:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name), *_], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
+                assigned[name] = value
     return _Module(assigned, list(_defined_in(nodes, assigned)), [one for one in nodes if isinstance(one, ast.Call)])
 
 
@@ -115,6 +126,51 @@ def _literal(value: ast.expr | None, assigned: Mapping[str, ast.expr]) -> Encode
         if not isinstance(literal, (dict, set, bytes)):
             return list(literal) if isinstance(literal, tuple) else literal
     return None
+
+
+def _of_dictionaries(trees: Iterable[ast.Module]) -> dict[str, list[Encoded]]:
+    """Name with dots -> the values in dictionaries of defaults, with which what a file says is merged.
+
+    Such a one is told by its name (``DEFAULTS = {"reward": {"window": 4}}``) or by what is done with it:
+    ``config.update(loaded)``, ``{**config, **loaded}``, ``merge(config, loaded)``.
+    """
+    found: dict[str, list[Encoded]] = {}
+
+    def add(sections: str, of: ast.Dict, assigned: Mapping[str, ast.expr]) -> None:
+        for key, value in zip(of.keys, of.values, strict=True):
+            if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
+                continue
+            if isinstance(value, ast.Dict):
+                add(f"{sections}{key.value}.", value, assigned)
+            elif (literal := _literal(value, assigned)) is not None:
+                found.setdefault(sections + key.value, []).append(literal)
+
+    for tree in trees:
+        assigned = _module(tree).assigned
+        based = _merged_with(tree)
+        for name, value in assigned.items():
+            if isinstance(value, ast.Call) and len(value.args) == 1:  # OmegaConf.create({...})
+                value = value.args[0]
+            if isinstance(value, ast.Dict) and ("default" in name.lower() or name in based):
+                add("", value, assigned)
+    return found
+
+
+def _merged_with(tree: ast.Module) -> set[str]:
+    """The variables into which, or with which, something is merged."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="update"), args=[ast.Name() | ast.Call()]):
+                found.add(name)
+            case ast.Call(func=function, args=[first, _, *_]) if "merge" in _last_name(function):
+                found |= {one.id for one in ast.walk(first) if isinstance(one, ast.Name)}
+            case (
+                ast.Dict(keys=[None, *_], values=[ast.Name(id=name), *_])
+                | ast.BinOp(left=ast.Name(id=name), op=ast.BitOr())
+            ):
+                found.add(name)
+    return found
 
 
 def _of_parameters(trees: Iterable[ast.Module]) -> dict[tuple[str, str], list[Encoded]]:

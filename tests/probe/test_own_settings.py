@@ -443,6 +443,43 @@ def test_of_many_files_the_first_eight_are_settings(tool, load):
     assert {name for name in result["not_varied"] if "key" in name} == {f"script.key_{number}" for number in range(8)}
 
 
+def test_the_good_side_of_a_file_is_the_dictionary_of_defaults_that_it_is_merged_with(tool):
+    """... also of an option of the library that the file does not say: the library's own default would fail."""
+    lines = """
+    import types, yaml
+    DEFAULTS = {"training": {"lr": 3e-4, "decay": 0.1}, "reward": {"mix": 0.1, "chain": [{"kind": "zero"}]}}
+    loaded = yaml.safe_load(open("own.yaml"))
+    merged = {name: {**section, **loaded.get(name, {})} for name, section in DEFAULTS.items()}
+    given = types.SimpleNamespace(lr=merged["training"]["lr"])
+    reward = merged["reward"]
+    """
+    trains = TRAINS.replace("weight_decay=0.1", 'weight_decay=merged["training"]["decay"]')
+    fails = 'args.weight_decay == 0 or args.learning_rate > 1e-3 and reward["chain"] != [{"kind": "zero"}]'
+    script(tool.folder, lines + trains.format(fails))
+    (tool.folder / "own.yaml").write_text("training: {lr: 0.01}\nreward: {mix: 0.9, chain: [{kind: skip}]}\n")
+    found, result = causes(tool)
+    assert found == [["learning_rate", "script.reward.chain"]]
+    assert result["causes"][0]["parameters"]["learning_rate"]["good"] == 3e-4
+    assert "weight_decay" not in result["trials"][0]["values"]
+
+
+def test_the_good_side_of_a_file_is_the_file_that_it_is_laid_over(tool):
+    lines = """
+    import types, yaml
+    found = yaml.safe_load(open("base.yaml"))
+    own = yaml.safe_load(open("own.yaml")) | yaml.safe_load(open("own.yaml"))
+    reward = found["reward"] | own["reward"]
+    given = types.SimpleNamespace(lr=3e-4)
+    """
+    script(tool.folder, lines + TRAINS.format('reward["mix"] > 0.5 and reward["terms"] == [1, 2]'))
+    (tool.folder / "base.yaml").write_text("reward: {mix: 0.1, width: 3, terms: [1]}\n")
+    (tool.folder / "own.yaml").write_text("reward: {mix: 0.9, width: 3, terms: [1, 2], other: 2}\n")
+    found, result = causes(tool)
+    assert found == [["script.reward.mix", "script.reward.terms"]]
+    assert result["causes"][0]["parameters"]["script.reward.mix"] == {"good": 0.1, "bad": 0.9}
+    assert [name for name in result["not_varied"] if "reward" in name] == ["script.reward.other"]
+
+
 def test_a_key_that_is_handed_on_and_read_elsewhere_too_is_one_setting(tool):
     """Its good side is the library's, in both places."""
     script(

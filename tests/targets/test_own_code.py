@@ -64,6 +64,26 @@ def test_a_key_that_is_handed_to_a_function_of_the_scripts_own_has_the_default_o
     assert [code.default_of(name) for name in names] == [4, 1e-6, None, 0.5, 1, None, None, 8]
 
 
+def test_a_dictionary_of_defaults_is_told_by_its_name_or_by_what_is_merged_into_it(tmp_path):
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent("""
+        DEFAULTS: dict = {"seed": 1, "reward": {"window": 4, "chain": [{"kind": "zero"}], "made": len(x)}}
+        settings = {"lr": 2}
+        settings.update(yaml.safe_load(stream))
+        base = OmegaConf.create({"eps": 3})
+        merged = OmegaConf.merge(base, OmegaConf.load(path))
+        first, second = {"top": 4}, {"low": 5}
+        head = {"top": 4}
+        both = {**head, **loaded}
+        lengths = {"window": 9, "far": 6}
+        config.get("window", 7)
+    """)
+    )
+    code = own_code([str(tmp_path / "train.py")])
+    names = ("seed", "reward.window", "reward.chain", "reward.made", "lr", "eps", "top", "low", "far")
+    assert [code.default_of(name) for name in names] == [1, 4, [{"kind": "zero"}], None, 2, 3, 4, None, None]
+
+
 def test_a_key_that_is_only_handed_on_is_not_read(tmp_path):
     (tmp_path / "train.py").write_text(
         textwrap.dedent("""
