@@ -42,8 +42,8 @@ _NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?$", re.IGNORECASE)
 """A number as the text of a variable."""
 
 SURROUNDINGS = re.compile(
-    r"(?:^|_)(?:rows|samples|examples|(?:row|sample|example)_(?:size|limit|count)|seeds?|devices?|gpus?|cuda|world_size"
-    r"|ports?|resume|wandb|tensorboard|hub|push|overwrite|saves?|logging|verbose|debug|quiet|nodes?)(?:_|$)"
+    r"(?:^|_)(?:(?:row|sample|example)_(?:size|limit|count)|seeds?|devices?|gpus?|cuda|world_size|ports?|resume|wandb"
+    r"|tensorboard|hub|push|overwrite|saves?|logging|verbose|debug|quiet|nodes?)(?:_|$)|(?:^|_)(?:rows|samples|examples)$"
     r"|^(?:local_|global_|node_|machine_)?rank$|(?:^|_)logs?$|^log_(?:steps?|every|interval|level|freq|dir|file|to|with)"
 )
 """In the name of a setting, whatever its value, that says how much of the data is taken, where it runs and what is told

@@ -327,6 +327,7 @@ def test_a_good_file_is_nested_like_the_scripts_own(tool, good):
     ("max_new_tokens", 9, True), ("data_dir", "x", False), ("seed", 3, False), ("num_samples", 9, False),
     ("log_quality", 2, True), ("log_every", 5, False), ("eval_logs", 5, False),
     ("do_sample", True, True), ("sample_size", 9, False), ("NAME_WEIGHT", "0.5", True), ("log_floor", 0.1, True),
+    ("examples_shown", 24, True), ("max_train_samples", 9, False),
 ])  # fmt: skip
 def test_what_only_names_a_place_is_not_varied(name, value, varied):
     own = ConfigBuilt("script", 0, "", "", {name: value}, {name: None}, {})
