@@ -107,6 +107,12 @@ class Trials(TypedDict, total=False):
     python: Annotated[str | None, Option(kinds.PROGRAM, "Interpreter that runs the script.", "this one")]
     jobs: Annotated[int, Option(COUNT, "Trials that run in parallel.", default=1)]
     devices: Annotated[list[str] | list[int] | str, Option(kinds.DEVICES, "CUDA devices, one per job.")]
+    on: Annotated[str | None, Option(
+        kinds.CLUSTER, "Run trials on a Ray cluster: that of RAY_ADDRESS or of this machine, or HOST:PORT.",
+        "on this machine")]
+    slots: Annotated[int | None, Option(
+        COUNT, "Trials that run in parallel on a cluster.", "as many as there is room for, at most 16")]
+    gpus_per_trial: Annotated[int | None, Option(COUNT, "GPUs that each trial has to itself.", "1 where there are any")]
     start: Annotated[Literal["config", "imports", "cold"] | None, Option(
         one_of(*STARTS), "Start trials no warmer than this.", "the warmest that is sound")]
     steps: Annotated[int | None, Option(COUNT, "Optimizer steps of a trial.", "from the step at which yours fails")]

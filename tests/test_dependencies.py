@@ -18,8 +18,8 @@ GOES_BY = {"ipython": "IPython", "pyyaml": "yaml"}
 OURS = {"bisect_cfg", "_bisect_cfg_probe", "protocol"}
 """`probe/native.py` runs as a script of its own, with `protocol.py` beside it."""
 
-RUN_BY_USERS = re.compile(r"probe/|targets/ask_accelerate\.py|doctor/gpu_probes\.py").match
-"""Of a file: whether it is run by the interpreter that trains."""
+RUN_BY_USERS = re.compile(r"probe/|targets/ask_accelerate\.py|doctor/gpu_probes\.py|engines/ray_process\.py").match
+"""Of a file: whether it is run by the interpreter that trains, or that of a cluster."""
 
 
 def imported() -> dict[str, set[str]]:
@@ -117,12 +117,13 @@ def declared(requirements: list[str]) -> set[str]:
 
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
-    """What only the user's interpreter runs may import what a training has, which is in an extra."""
+    """What only another interpreter runs may import what a training or a cluster has, which is in an extra."""
     project = tomllib.loads(PROJECT.read_text("utf-8"))["project"]
-    ours, of_training = declared(project["dependencies"]), declared(project["optional-dependencies"]["train"])
+    extras = project["optional-dependencies"]
+    ours, of_others = declared(project["dependencies"]), declared([*extras["train"], *extras["ray"]])
     by_us = {name: rest for name, paths in imported().items() if (rest := {p for p in paths if not RUN_BY_USERS(p)})}
     assert by_us.keys() == ours
-    assert imported().keys() <= ours | of_training
+    assert imported().keys() <= ours | of_others
 
 
 def test_no_private_name_of_optuna() -> None:

@@ -1,1 +1,1 @@
-"""Where trials run. Whoever asks for one submits it, and does not know which engine it is."""
+"""Where trials run. Whoever asks for one submits plain data, and does not know which engine it is."""

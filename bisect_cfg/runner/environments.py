@@ -109,7 +109,7 @@ class Environments:
         run: Callable[[Sequence[str], Path], int] = _run,
         like: Path | None = None,
     ) -> None:
-        self.folder, self._base, self._building, self._like = folder.absolute(), base, building, like
+        self.folder, self.base, self._building, self.like = folder.absolute(), base, building, like
         self._run = run
         self.built: list[Environment] = []
         """Those that were built here, in order."""
@@ -145,7 +145,7 @@ class Environments:
 
     def _key(self, lines: Collection[str]) -> str:
         """Content, Python and platform as a name."""
-        about = [os.path.realpath(self._base), platform.machine(), sysconfig.get_platform()]
+        about = [os.path.realpath(self.base), platform.machine(), sysconfig.get_platform()]
         about += map(_dated, sorted(lines))
         return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
@@ -154,10 +154,10 @@ class Environments:
         uv, requirements, log = uv_program(), folder.with_suffix(".txt"), folder.with_suffix(".log")
         write_text(requirements, "".join(f"{line}\n" for line in lines))
         try:
-            self._uv(log, [uv, "venv", "--quiet", "--no-project", "--python", self._base, str(folder)])
+            self._uv(log, [uv, "venv", "--quiet", "--no-project", "--python", self.base, str(folder)])
             install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", python]
             self._uv(log, [*install, "--requirement", str(requirements)])
-            for other in filter(None, (*complete_in(self.folder)[-1:], self._like)):
+            for other in filter(None, (*complete_in(self.folder)[-1:], self.like)):
                 _link_compiled(other, folder)
             (folder / COMPLETE).touch()
         except BaseException:  # on a full disk half of one would keep it full

@@ -206,7 +206,7 @@ class Starts:
 
     Args:
         target, supervisor: what is started, and what starts it.
-        folder: of the study.
+        folder: of its server, with that one's log.
         interrupted: set to stop waiting for the server.
 
     Attributes:
@@ -214,14 +214,13 @@ class Starts:
         capture: what the script set in the first run; None before.
         launched: what the user's launcher started then; None before, and where there is no launcher.
         seconds: until its training began.
-        folder: of the server, with its log.
     """
 
     def __init__(self, target: Target, folder: Path, supervisor: Supervisor, interrupted: threading.Event) -> None:
         self.start = COLD
         self.learn(None)
-        self.folder = folder / "server"
-        self.target, self._supervisor, self._interrupted = target, supervisor, interrupted
+        self.folder = folder
+        self.target, self.supervisor, self._interrupted = target, supervisor, interrupted
         self._server: ForkServer | None = None
         self._stands_at = COLD  # the start that the server is of; COLD: there is none
         self._lock = threading.RLock()
@@ -272,7 +271,7 @@ class Starts:
             processes = request.processes or self.launched.typed
             environments = self.launched.environments(free_port(), Path(request.folder), processes, request.env)
             each = [replace(request, launched=True, env={**given, **request.env}) for given in environments]
-        run = self._supervisor.open(Path(request.folder))
+        run = self.supervisor.open(Path(request.folder))
         try:
             for orders in each:
                 server.fork(run, orders)
@@ -367,4 +366,4 @@ class Starts:
             python = self.capture.environment.get("executable") or self.target.python
             command = [str(python), str(self.target.runs), *self.target.arguments]
         environment = {**os.environ, **shared}
-        return ForkServer(command, environment, modules, self.folder, self._supervisor)
+        return ForkServer(command, environment, modules, self.folder, self.supervisor)

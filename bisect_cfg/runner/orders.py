@@ -11,7 +11,7 @@ from typing import cast
 
 from bisect_cfg.common.configuration import Purpose
 from bisect_cfg.common.json_files import write_json, write_text
-from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, InputPlaces, TrialOrders, to_json
+from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, TrialOrders, to_json
 from bisect_cfg.runner.environments import Environment
 from bisect_cfg.runner.fork_server import Starts, probe_environment
 from bisect_cfg.runner.plan import Plan, StopRule
@@ -53,7 +53,6 @@ def orders_of(
     *,
     jobs: int = 1,
     device: str | None = None,
-    opened: InputPlaces | None = None,
 ) -> TrialOrders:
     """What the probe of a run is told.
 
@@ -63,7 +62,6 @@ def orders_of(
         starts: what is known of the script, in the user's own environment.
         jobs: how many runs there are at once.
         device: that it alone has; None: all that we see.
-        opened: where what is opened is noted; None: nowhere.
     """
     capture, launched = starts.capture, starts.launched
     overrides = dict(plan.overrides or {})
@@ -86,7 +84,7 @@ def orders_of(
         {name: value for name, value in overrides.items() if not name.startswith(elsewhere)},
         targets=plan.targets,
         steps=plan.steps,
-        opened=opened,
+        opened=plan.opened,
         stop_when_non_finite=plan.stop is not StopRule.DEATH,
         env=env,
         started=started,

@@ -1,4 +1,4 @@
-"""A plan: what one run is to do, as plain data, and when it is over before its horizon."""
+"""A plan: what one run is to do, as plain data, and when it is over before its horizon; and what came of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bisect_cfg.common.configuration import Configuration, Purpose
-from bisect_cfg.probe.protocol import CheckpointOrders, Encoded, InstrumentOrders, Origin, Targets
+from bisect_cfg.probe.protocol import CheckpointOrders, Encoded, InputPlaces, InstrumentOrders, Origin, Targets
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Standard
@@ -57,6 +57,9 @@ class Plan:
         work: how much longer its steps are expected to take than those of the good configuration.
         repeats: whether it runs the bad configuration, of which it is known how it hangs.
         patience: when silence is a hang; None: by the runs so far.
+        opened: where it is noted which files are opened; None: nowhere.
+        sure: whether another failure than the one under study, which may come from a warm start, is run once more,
+            cold, in the folder ``NAME-cold``.
     """
 
     name: int | str
@@ -80,6 +83,8 @@ class Plan:
     work: float = 1.0
     repeats: bool = False
     patience: Patience | None = None
+    opened: InputPlaces | None = None
+    sure: bool = False
 
     def has_shown(self, traces: Traces) -> bool:
         """Whether what is seen so far settles what the run is for."""
@@ -100,3 +105,20 @@ class Plan:
         rows = traces.metrics.rows
         now = rows[PACE_STEPS - 1]["time"] if len(rows) >= PACE_STEPS else seconds
         return now - traces.begun.time > PACE_STEPS * self.max_step_seconds
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a plan. Its run is in the study folder.
+
+    Attributes:
+        name: the folder of the run that counts.
+        check: what the cold run has shown that `Plan.sure` asks for; "" if there was none.
+        refused: why it could not be run at all; "" if it was.
+        lost: the machines that were lost while it ran there, where it has no result for that.
+    """
+
+    name: int | str
+    check: str = ""
+    refused: str = ""
+    lost: tuple[str, ...] = ()

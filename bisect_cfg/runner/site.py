@@ -24,7 +24,7 @@ from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.common.failures.health import Row
 from bisect_cfg.common.json_files import make_folder, private, write_json
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.protocol import METRICS_FILE, Opened
+from bisect_cfg.probe.protocol import METRICS_FILE
 from bisect_cfg.probe.redact import know_command
 from bisect_cfg.runner.clean import clean_folder
 from bisect_cfg.runner.environments import CannotBuild, Environment, Environments
@@ -38,7 +38,7 @@ from bisect_cfg.runner.hang import (
     Patience,
 )
 from bisect_cfg.runner.orders import orders_of, variables_from_start, write_by_hand, write_cold_orders
-from bisect_cfg.runner.plan import Plan
+from bisect_cfg.runner.plan import Plan, Result
 from bisect_cfg.runner.runs import ENDING_FILE, Pauses, Run, load_run
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.supervisor import Run as Process
@@ -47,7 +47,6 @@ from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.training import Training
 from bisect_cfg.runner.validity_cache import ConfigChecks
 from bisect_cfg.runner.watch import Ending, watch
-from bisect_cfg.store.inputs import Inputs
 from bisect_cfg.targets.target import Target
 
 COLD_SAME, COLD_OTHER = "same", "other"
@@ -88,9 +87,9 @@ class Site:
         jobs: how many run at once.
         devices: values of CUDA_VISIBLE_DEVICES, one for each parallel trial; empty: all trials see what we see.
         on_progress: see `Progress`.
+        name: tells it from other sites of the study.
 
     Attributes:
-        inputs: what the runs read, compared around each of them; None: nothing is.
         environments: builds the environments of trials with packages of their own; None: no trial has any.
         starts: how processes with a probe come to be.
         checks: which configurations can be built.
@@ -105,15 +104,15 @@ class Site:
         jobs: int = 1,
         devices: Sequence[str] = (),
         on_progress: Progress = lambda *told: None,
+        name: str = "",
     ) -> None:
         self.target, self.folder = target, folder
-        self.inputs: Inputs | None = None
         self.environments: Environments | None = None
         self._timeout, self._jobs, self._on_progress = timeout, jobs, on_progress
         know_command([str(target.path) if target.probed else "", *target.command])
         self._supervisor = Supervisor(target.probed)
         self._interrupted = threading.Event()
-        self.starts = Starts(target, folder, self._supervisor, self._interrupted)
+        self.starts = Starts(target, folder / f"server{name}", self._supervisor, self._interrupted)
         self.checks = ConfigChecks(folder / "validity.json", self.starts.resolve)
         self._pauses = Pauses.of(folder)
         self._also_cold: set[str] = set()  # signatures of other failures that a cold start shows as well
@@ -123,22 +122,31 @@ class Site:
             self._devices.put(device)
 
     @property
+    def supervisor_pid(self) -> int:
+        """The process from which all its runs descend."""
+        return self._supervisor.pid
+
+    @property
     def start(self) -> str:
         """How trials start now."""
         return self.starts.start
 
     # ------------------------------------------------------------------------------------------------------ running
 
-    def run(self, plan: Plan) -> Run:
+    def run(self, plan: Plan) -> Result:
         """Do what a plan says, to the end.
 
         Raises:
             KeyboardInterrupt: it was interrupted.
-            CannotBuild: its packages cannot be installed together.
-            InputsChanged: what the trials read is not what it was; this run does not count.
+            InputError: it cannot be run.
         """
-        if self.inputs is not None:
-            self.inputs.check()
+        try:
+            self._run_once(plan)
+            return self._repeated(plan) if plan.sure else Result(plan.name)
+        except CannotBuild as error:
+            return Result(plan.name, refused=str(error))
+
+    def _run_once(self, plan: Plan) -> None:
         checkpoint = None if plan.origin is None else plan.origin.checkpoint
         if checkpoint is not None and not os.path.isdir(checkpoint):
             raise InputError(
@@ -157,27 +165,26 @@ class Site:
                 attempt = _Attempt(plan, start, environment, folder, traces, device)
                 ending = self._follow(attempt)
                 if ending is not None:
-                    return self._kept(attempt, ending)
+                    self._keep(attempt, ending)
+                    return
                 if self._interrupted.is_set():
                     raise KeyboardInterrupt
         raise AssertionError("a cold start has no server to lose")
 
-    def sure(self, plan: Plan) -> tuple[Run, str]:
-        """As `run`. Another failure than the one under study may come from a warm start: it is repeated cold, in the
-        folder ``NAME-cold``, once for each such failure.
-
-        Returns:
-            The run that counts, and what the cold one showed (`COLD_SAME`, `COLD_OTHER`); "" if there was none.
-        """
-        run = self.run(plan)
+    def _repeated(self, plan: Plan) -> Result:
+        """The result of a plan that was run; another failure than the one under study is repeated cold, once for each
+        such failure."""
+        run = self.load(plan.name)
         verdict = run.judged(plan.standard)
         other, signature = verdict.outcome is Outcome.UNRESOLVED and not run.seen.invalid, str(verdict.signature)
         if not other or COLD in (run.start, self.start) or signature in self._also_cold:
-            return run, ""
-        cold = self.run(replace(plan, name=f"{plan.name}-cold", start=COLD))
+            return Result(plan.name)
+        again = replace(plan, name=f"{plan.name}-cold", start=COLD)
+        self._run_once(again)
+        cold = self.load(again.name)
         same = str(cold.judged(plan.standard).signature) == signature
         self.see_cold(signature, COLD_SAME if same else COLD_OTHER)
-        return (run, COLD_SAME) if same else (cold, COLD_OTHER)
+        return Result(plan.name, COLD_SAME) if same else Result(again.name, COLD_OTHER)
 
     def see_cold(self, signature: str, check: str) -> None:
         """Take in what a cold run has shown after a warm one with this signature. Where it showed something else, warm
@@ -207,6 +214,10 @@ class Site:
     def go_on(self) -> None:
         """Trials may start again. Call it once all that were interrupted have ended."""
         self._interrupted.clear()
+
+    def look_at_pauses(self) -> None:
+        """Take in how long the runs of other sites paused."""
+        self._pauses = Pauses.of(self.folder)
 
     def end(self, name: int | str) -> None:
         """End one run, whose result can change nothing any more."""
@@ -282,8 +293,7 @@ class Site:
             write_by_hand(folder, f"exec {how.by_hand}")
             variables = {name: value for name, value in {**os.environ, **how.variables}.items() if value is not None}
             return self._supervisor.start(how.words, variables, folder)
-        opened = None if self.inputs is None else self.inputs.to_note()
-        orders = orders_of(plan, folder, self.starts, jobs=self._jobs, device=attempt.device, opened=opened)
+        orders = orders_of(plan, folder, self.starts, jobs=self._jobs, device=attempt.device)
         write_json(folder / "configuration.json", dict(plan.configuration))
         command, variables = write_cold_orders(plan, orders, self.starts, environment)
         if attempt.start == COLD:
@@ -312,8 +322,8 @@ class Site:
         hangs = pauses.hangs if plan.repeats or pauses.passing is not None else ()
         return Patience(start, first, HANG_SECONDS, times=HANG_TIMES, seen=seen, hangs=hangs, repeats=plan.repeats)
 
-    def _kept(self, attempt: _Attempt, ending: Ending) -> Run:
-        """Write down how a run ended, from when on it counts, and read what it left."""
+    def _keep(self, attempt: _Attempt, ending: Ending) -> None:
+        """Write down how a run ended, from when on it counts."""
         plan, folder, traces = attempt.plan, attempt.folder, attempt.traces
         if plan.instruments is not None:  # what is slow under instruments says nothing of other runs
             ending = replace(ending, longest_silence=0.0, phases={}, stood="", paused=())
@@ -324,10 +334,6 @@ class Site:
             with open(folder / METRICS_FILE, "w", opener=private) as stream:
                 stream.writelines(json.dumps(row) + "\n" for row in rows)
         clean_folder(folder)
-        if self.inputs is not None:  # one that changed before the script was read makes this no evidence
-            self.inputs.after_run(traces.all(Opened))
-            self.inputs.check()
         told = {"horizon": plan.steps, "steps": len(rows), "level": attempt.start, "watched": self.target.probed}
         write_json(folder / ENDING_FILE, {**asdict(ending), **told})
         self._pauses.add(ending, len(rows))
-        return self.load(plan.name)

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import msgspec
 
 from bisect_cfg.common.configuration import Configuration, Outcome, equal
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.probe.protocol import Origin
+from bisect_cfg.errors import InputError
+from bisect_cfg.probe.protocol import Opened, Origin
 from bisect_cfg.runner.environments import CannotBuild
 from bisect_cfg.runner.orders import inside
-from bisect_cfg.runner.plan import Plan
+from bisect_cfg.runner.plan import Plan, Result
 from bisect_cfg.runner.runs import Run, result_of
 from bisect_cfg.runner.site import Site
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Observation, Standard, judge
-from bisect_cfg.store.interface import TrialRequest, TrialResult
+from bisect_cfg.store.inputs import Inputs
+from bisect_cfg.store.interface import Engine, TrialRequest, TrialResult, run_alone
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.packages import PACKAGE, Mixtures, line_of
 
@@ -34,7 +37,7 @@ STRETCH = 2
 """Runs on which the answer rests go on for this many horizons: a failure that is only delayed shows itself there."""
 
 COLD_CHECK = "cold_check"
-"""Attribute of a result: what `Site.sure` says of it."""
+"""Attribute of a result: see `Result.check`."""
 
 JUDGED_BY = "judged_by"
 """Attribute of a result: the `Standard.digest` of its verdict, which stands as long as the standard is the same."""
@@ -68,11 +71,29 @@ class Packages:
         return [line_of(name, level) for name, level in levels.items() if level is not None]
 
 
+class Lost(InputError):
+    """A run whose machine was lost each time that it was tried; which machines, is said."""
+
+    def __init__(self, nodes: Sequence[str]) -> None:
+        super().__init__(
+            f"Its machine was lost each of {len(nodes)} times ({', '.join(nodes)}).",
+            "What the trial does may take its machine down, or a place on it: the memory that is left there is the "
+            "first thing to look at. The same command goes on.",
+        )
+
+
+class PlanEngine(Engine[Plan, Result], Protocol):
+    """Runs plans. Its `site` says what can be built and forked where they run."""
+
+    site: Site
+
+
 class Trials:
     """See the module.
 
     Attributes:
-        site: runs them.
+        engine: runs them.
+        inputs: what the runs read, compared around each of them; None: nothing is.
         settings: what varies; None before it is known.
         standard: what runs are held against.
         packages: None where no trial has packages of its own.
@@ -80,20 +101,33 @@ class Trials:
         origin: where trials begin; None: at the beginning of the training.
     """
 
-    def __init__(self, site: Site, settings: Factors | None = None) -> None:
-        self.site, self.settings = site, settings
+    def __init__(self, engine: PlanEngine, settings: Factors | None = None) -> None:
+        self.engine, self.settings = engine, settings
+        self.inputs: Inputs | None = None
         self.standard = Standard()
         self.packages: Packages | None = None
         self.horizon: int | None = None
         self.origin: Origin | None = None
         self._outcomes: dict[tuple[str, Standard], Outcome] = {}
 
+    @property
+    def site(self) -> Site:
+        """Where it is asked what can be built and forked."""
+        return self.engine.site
+
     # ----------------------------------------------------------------------------------------------------- planning
 
     def whole(self, plan: Plan) -> Plan:
-        """A plan with what all trials have in common."""
+        """A plan with what all trials have in common, ready to be run.
+
+        Raises:
+            InputsChanged: what the trials read is not what it was.
+        """
         settings, configuration = self.settings, plan.configuration
         plan = replace(plan, origin=self.origin, standard=self.standard)
+        if self.inputs is not None:
+            self.inputs.check()
+            plan = replace(plan, opened=self.inputs.to_note())
         if settings is None:
             return plan
         overrides = settings.overrides(configuration) if plan.overrides is None else plan.overrides
@@ -113,26 +147,45 @@ class Trials:
     # ------------------------------------------------------------------------------------------------------ running
 
     def train(self, plan: Plan) -> Run:
-        """Run a plan; see `Site.run`."""
-        return self.site.run(self.whole(plan))
+        """Run a plan, and nothing beside it; see `run_of`."""
+        return self.run_of(run_alone(self.engine, self.whole(plan)))
+
+    def run_of(self, result: Result) -> Run:
+        """The run that a result is of.
+
+        Raises:
+            CannotBuild: there is none, as its packages cannot be installed together.
+            Lost: there is none, as its machine was lost each time.
+            InputsChanged: what the trials read is not what it was; this run does not count.
+        """
+        if result.refused:
+            raise CannotBuild(result.refused)
+        if result.lost:
+            raise Lost(result.lost)
+        run = self.site.load(result.name)
+        if self.inputs is not None:  # one that changed before the script was read makes this no evidence
+            self.inputs.after_run(run.traces.all(Opened))
+            self.inputs.check()
+        return run
+
+    def asked(self, request: TrialRequest) -> Plan:
+        """The plan of a trial of the search."""
+        steps = self.horizon and self.horizon * (STRETCH if request.purpose.proves else 1)
+        return self.whole(Plan(request.number, request.configuration, steps, sure=True))
+
+    def told(self, result: Result) -> TrialResult:
+        """What a trial of the search came to, judged by the failure under study."""
+        try:
+            judged = self.judged(self.run_of(result))
+        except (CannotBuild, Lost) as error:
+            kind = "invalid" if isinstance(error, CannotBuild) else "lost"
+            return TrialResult(Outcome.UNRESOLVED, str(Signature(kind, "", str(error))), str(error))
+        check = {COLD_CHECK: result.check} if result.check else {}
+        return replace(judged, attributes={**judged.attributes, **check})
 
     def run(self, request: TrialRequest) -> TrialResult:
-        """Run one trial of the search, and judge it by the failure under study."""
-        steps = self.horizon and self.horizon * (STRETCH if request.purpose.proves else 1)
-        try:
-            run, check = self.site.sure(self.whole(Plan(request.number, request.configuration, steps)))
-        except CannotBuild as error:
-            return TrialResult(Outcome.UNRESOLVED, str(Signature("invalid", "", str(error))), str(error))
-        result = self.judged(run)
-        return replace(result, attributes={**result.attributes, COLD_CHECK: check}) if check else result
-
-    def interrupt(self) -> None:
-        """End the running trials; see `Site`."""
-        self.site.interrupt()
-
-    def go_on(self) -> None:
-        """Trials may start again; see `Site`."""
-        self.site.go_on()
+        """Run one trial of the search, and nothing beside it."""
+        return self.told(run_alone(self.engine, self.asked(request)))
 
     def is_valid(self, configuration: Configuration) -> str | None:
         """Why a configuration cannot be run, None if nothing is known against it. Trains nothing."""

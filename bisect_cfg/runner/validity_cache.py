@@ -23,7 +23,7 @@ class ConfigChecks:
     """The answers so far, kept in the file `path`; `build` asks the library."""
 
     def __init__(self, path: Path, build: Build) -> None:
-        self._path, self._build = path, build
+        self._path, self.build = path, build
         self._resolved: dict[str, BuildAnswer] = {}  # request -> answer
         self._errors: dict[frozenset[str], dict[str, str | None]] = {}  # fields looked at -> their values -> error
         self._changed = False
@@ -40,7 +40,7 @@ class ConfigChecks:
         """What a configuration resolves to, or why it cannot be built; `build` asks in place of the usual way."""
         key = _key(to_json(item))
         if key not in self._resolved:
-            answer = (build or self._build)(item)
+            answer = (build or self.build)(item)
             if answer.unanswered:
                 return answer  # no answer of the library's; another time there may be one
             self._resolved[key] = answer
@@ -61,7 +61,7 @@ class ConfigChecks:
                 return answers[key]
         if self._unanswered >= MOST_UNANSWERED:
             return None
-        answer = self._build(item)
+        answer = self.build(item)
         if answer.unanswered:
             self._unanswered += 1
             return None

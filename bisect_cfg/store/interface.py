@@ -8,8 +8,9 @@ in tests, a table of answers. Nothing here imports torch, Optuna or pandas.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Value
 from bisect_cfg.common.json_files import JsonObject
@@ -75,7 +76,8 @@ class Runner(Protocol):
     A runner that knows what makes two failures the same has ``classify(result, subset, reference)``: the outcome of a
     recorded result, asked whenever it is read. A runner may also have two methods, called from the main thread:
     ``interrupt()`` on Ctrl-C, which ends the trials that are running, so that the threads waiting for them return, and
-    lets none begin; and ``go_on()``, which lifts that once all have ended.
+    lets none begin; and ``go_on()``, which lifts that once all have ended. One whose trials an `Engine` runs has that
+    as ``engine``, says what it is asked for a trial (``asked(request)``), and what its result means (``told(result)``).
     """
 
     def run(self, request: TrialRequest) -> TrialResult:
@@ -85,3 +87,52 @@ class Runner(Protocol):
     def is_valid(self, configuration: Configuration) -> str | None:
         """None if the configuration can be built, otherwise why not. Called often: must launch nothing costly."""
         ...
+
+
+Asked = TypeVar("Asked")
+Asked_contra = TypeVar("Asked_contra", contravariant=True)
+Came = TypeVar("Came")
+
+
+class Engine(Protocol[Asked_contra, Came]):
+    """Where trials run. What it is asked and what comes back is plain data, which may leave this process. Called from
+    one thread.
+    """
+
+    @property
+    def slots(self) -> int:
+        """Trials that may run at once."""
+        ...
+
+    def submit(self, asked: Asked_contra) -> Future[Came]:
+        """Begin a trial. It may be over when this returns."""
+        ...
+
+    def end(self, name: int | str) -> None:
+        """End a trial whose result can change nothing any more."""
+        ...
+
+    def interrupt(self) -> None:
+        """End all that are running; none starts before `go_on`."""
+        ...
+
+    def go_on(self) -> None:
+        """Trials may start again: everything that was interrupted has ended."""
+        ...
+
+    def close(self) -> None:
+        """End everything that was started; nothing runs afterwards."""
+        ...
+
+
+def run_alone(engine: Engine[Asked, Came], asked: Asked) -> Came:
+    """Run one trial where no other runs, and wait for it. Whatever is raised meanwhile, Ctrl-C above all, comes up when
+    the trial has ended."""
+    future = engine.submit(asked)
+    try:
+        return future.result()
+    except BaseException:
+        engine.interrupt()
+        wait([future])
+        engine.go_on()
+        raise

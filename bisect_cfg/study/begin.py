@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from bisect_cfg.engines.cluster import MOST_SLOTS, ray_command
+from bisect_cfg.engines.local import LocalEngine
+from bisect_cfg.engines.sites import SiteEngine
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.site import Site
-from bisect_cfg.runner.trials import Trials
-from bisect_cfg.store.inputs import Inputs
+from bisect_cfg.runner.trials import PlanEngine, Trials
+from bisect_cfg.store.inputs import Inputs, files_of, hash_of
 from bisect_cfg.study.baselines import Baselines
 from bisect_cfg.study.origin import begin_at_checkpoint
 from bisect_cfg.study.study import Study
@@ -23,12 +28,9 @@ def begin(study: Study, target: Target) -> None:
     """
     study.close()
     options = study.options
-    site = Site(
-        target, study.folder, timeout=options.trial_timeout, jobs=options.jobs, devices=options.devices,
-        on_progress=study.listener.step,
-    )  # fmt: skip
-    site.inputs = Inputs(target, study.folder, study.state, sites_of(target.python) if target.probed else ())
-    study.target, study.trials = target, Trials(site, target.factors)
+    study.target, study.trials = target, Trials(_engine(study, target), target.factors)
+    sites = sites_of(target.python) if target.probed else ()
+    study.trials.inputs = Inputs(target, study.folder, study.state, sites)
     study.answer = Findings(folder=study.folder, script=target, settings=target.factors)
     study.baselines = Baselines(study)
     study.__dict__.pop("installed", None)  # of another interpreter, perhaps
@@ -43,3 +45,23 @@ def begin(study: Study, target: Target) -> None:
     study.good = {f"{PACKAGE}{name}": level for name, level in levels.items()}
     study.good |= read_good(options.good, target.good_file)
     begin_at_checkpoint(study)
+
+
+def _engine(study: Study, target: Target) -> PlanEngine:
+    """Where the trials run."""
+    options, step = study.options, study.listener.step
+    if options.on is None:
+        jobs, each = options.jobs, options.gpus_per_trial or 1
+        devices = [",".join(options.devices[first : first + each]) for first in range(0, len(options.devices), each)]
+        site = Site(
+            target, study.folder, timeout=options.trial_timeout, jobs=jobs, devices=devices, on_progress=step
+        )  # fmt: skip
+        return LocalEngine(site, jobs)
+    study.listener.phase("cluster", "bringing up sites on the cluster")
+    slots = options.slots or MOST_SLOTS
+    files = [Path(path) for path in files_of(target, study.state)]
+    return SiteEngine(
+        ray_command(options.on, slots, options.gpus_per_trial), target, study.folder, slots=slots,
+        timeout=options.trial_timeout, files={str(path): hash_of(path) for path in files if path.is_file()},
+        environment=study.environment, on_progress=step, note=study.note,
+    )  # fmt: skip

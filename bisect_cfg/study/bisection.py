@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import optuna
 from optuna.trial import FrozenTrial
@@ -39,9 +39,7 @@ from bisect_cfg.common.configuration import (
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.parameters.odds import odds_of
 from bisect_cfg.common.words import count
-from bisect_cfg.engines.engine import Engine
 from bisect_cfg.engines.local import LocalEngine
-from bisect_cfg.engines.simulated import SimulatedEngine
 from bisect_cfg.kinds import is_runner
 from bisect_cfg.options import OF_BISECTIONS, BisectionOptions, check_named, checked, with_options
 from bisect_cfg.report.events import (
@@ -58,7 +56,7 @@ from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, loo
 from bisect_cfg.search.problem import bits
 from bisect_cfg.store.causes import Report
 from bisect_cfg.store.encoding import SUBSET, WANTED
-from bisect_cfg.store.interface import Runner, TrialRequest, TrialResult
+from bisect_cfg.store.interface import Engine, Runner, TrialRequest, TrialResult, run_alone
 from bisect_cfg.store.rows import rows_of
 from bisect_cfg.store.sampler import BisectionSampler, Classify, SearchTrials
 from bisect_cfg.store.store import Store, Void
@@ -251,10 +249,8 @@ class Bisection:
             isolation = self._isolation
             begun = isolation.begin(trial, asked.configuration, subset, Purpose.ASKED, reason)
             try:
-                isolation.record(begun, isolation.execute(begun))
+                isolation.run_alone(begun)
             except BaseException:
-                isolation.interrupt()
-                isolation.go_on()
                 isolation.close(begun)
                 isolation.running.clear()
                 raise
@@ -382,8 +378,14 @@ class _Isolation:
     def run(self, limits: Limits) -> Conclusion:
         """Run trials until the search concludes, or the budget is spent."""
         self._limits = limits
-        run_loop(self, self._engine())
+        with self._engine() as engine:
+            run_loop(self, engine)
         return self._conclusion
+
+    def run_alone(self, begun: _Begun) -> None:
+        """Run and record a trial that was begun, and nothing beside it."""
+        with self._engine() as engine:
+            self.record(begun, run_alone(engine, self.asked(begun)))
 
     def next_action(self) -> _Begun | Action:
         records = self._trials.records()
@@ -414,24 +416,26 @@ class _Isolation:
         self._emit(TrialStarted(begun.request))
         return begun
 
-    def _engine(self) -> Engine[_Begun, TrialResult]:
-        kind = SimulatedEngine if getattr(self._runner, "in_place", False) else LocalEngine
-        return kind(self.execute, self._trials.problem.jobs)
+    @contextlib.contextmanager
+    def _engine(self) -> Iterator[Engine[Any, Any]]:
+        """Where trials run: an engine of the runner's own, or one that has it run them here."""
+        if hasattr(self._runner, "engine"):
+            yield self._runner.engine
+            return
+        in_place = getattr(self._runner, "in_place", False)
+        with contextlib.closing(LocalEngine(self._runner, self._trials.problem.jobs, in_place)) as engine:
+            yield engine
 
-    def execute(self, begun: _Begun) -> TrialResult:
-        """Run a trial, in whatever thread; nothing is written into the study."""
-        return self._runner.run(begun.request)
+    def asked(self, begun: _Begun) -> object:
+        asked = getattr(self._runner, "asked", None)
+        return begun.request if asked is None else asked(begun.request)
 
-    def record(self, begun: _Begun, result: TrialResult) -> None:
+    def record(self, begun: _Begun, result: Any) -> None:
+        if hasattr(self._runner, "told"):
+            result = self._runner.told(result)
         outcome = self._trials.finish(begun.trial, result)
         self.running.remove(begun)
         self._emit(TrialFinished(begun.request, result, outcome))
-
-    def interrupt(self) -> None:
-        getattr(self._runner, "interrupt", lambda: None)()
-
-    def go_on(self) -> None:
-        getattr(self._runner, "go_on", lambda: None)()
 
     def close(self, begun: _Begun) -> None:
         self._trials.store.void(begun.trial.number, Void.INTERRUPTED)

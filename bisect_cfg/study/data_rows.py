@@ -47,7 +47,6 @@ class _ExchangedRows:
     def __init__(self, trials: Trials, configuration: Configuration) -> None:
         self._trials, self._configuration = trials, configuration
         self.judged, self.classify = trials.judged, trials.classify
-        self.interrupt, self.go_on = trials.interrupt, trials.go_on
 
     def run(self, request: TrialRequest) -> TrialResult:
         """Train with the rows that a configuration names: row -> row in its place."""

@@ -61,7 +61,7 @@ def _bisection(study: Study) -> Bisection:
             settings.bad,
             study.trials,
             storage=study.store,
-            jobs=options.jobs,
+            jobs=study.trials.engine.slots,
             first=options.first,
             confidence=options.confidence,
             prior=dict(zip(settings.bad, odds, strict=True)) if odds else "risk",

@@ -1,8 +1,8 @@
 """One loop for all that is asked and run: decide from the records, submit, record, until nothing is left or a limit is
 reached.
 
-What is asked and recorded is the affair of a `Work`, where it runs that of an engine. Deciding and recording happen in
-the thread that called the loop, where Ctrl-C arrives.
+What is asked and recorded is the affair of a `Work`, where it runs that of an engine, and what they say to each other
+plain data. Deciding and recording happen in the thread that called the loop, where Ctrl-C arrives.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from bisect_cfg.engines.engine import Engine
 from bisect_cfg.errors import flag_of
+from bisect_cfg.store.interface import Asked, Came, Engine
 
 LOOK_SECONDS = 1.0
 """How often a wait for parallel trials looks up, so that Ctrl-C arrives, and a limit on the time is met."""
 
 Begun = TypeVar("Begun")
-Result = TypeVar("Result")
-Result_contra = TypeVar("Result_contra", contravariant=True)
+Asked_co = TypeVar("Asked_co", covariant=True)
+Came_contra = TypeVar("Came_contra", contravariant=True)
 
 
 class Spent(Exception):
@@ -67,7 +67,7 @@ class Action(enum.Enum):
     DONE = "done"
 
 
-class Work(Protocol[Begun, Result_contra]):
+class Work(Protocol[Begun, Asked_co, Came_contra]):
     """What a phase asks and records.
 
     Attributes:
@@ -81,16 +81,12 @@ class Work(Protocol[Begun, Result_contra]):
         it into `running`."""
         ...
 
-    def record(self, begun: Begun, result: Result_contra) -> None:
+    def asked(self, begun: Begun) -> Asked_co:
+        """What the engine is asked for it."""
+        ...
+
+    def record(self, begun: Begun, result: Came_contra) -> None:
         """Write what came of it, and take it from `running`."""
-        ...
-
-    def interrupt(self) -> None:
-        """End the processes of all that is running; none starts before `go_on`."""
-        ...
-
-    def go_on(self) -> None:
-        """Everything that was interrupted has ended."""
         ...
 
     def close(self, begun: Begun) -> None:
@@ -98,18 +94,18 @@ class Work(Protocol[Begun, Result_contra]):
         ...
 
 
-def run_loop(work: Work[Begun, Result], engine: Engine[Begun, Result]) -> None:
-    """Go on until the work is done. What runs then is not needed any more, and is ended; the engine is closed.
+def run_loop(work: Work[Begun, Asked, Came], engine: Engine[Asked, Came]) -> None:
+    """Go on until the work is done. What runs then is not needed any more, and is ended.
 
     Raises:
         BaseException: what was raised on the way, KeyboardInterrupt above all, once nothing is left running, in fact or
             on paper.
     """
-    futures: dict[Future[Result], Begun] = {}
+    futures: dict[Future[Came], Begun] = {}
     try:
         while (action := work.next_action()) is not Action.DONE:
             if action is not Action.WAIT:
-                futures[engine.submit(action)] = action
+                futures[engine.submit(work.asked(action))] = action
                 continue
             ended, _ = wait(futures, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
             for future in [one for one in futures if one in ended]:  # in the order in which they were begun
@@ -118,10 +114,9 @@ def run_loop(work: Work[Begun, Result], engine: Engine[Begun, Result]) -> None:
         for future in futures:
             future.cancel()
         if work.running:
-            work.interrupt()
+            engine.interrupt()
             wait(futures)
-            work.go_on()  # later phases run trials of their own
+            engine.go_on()  # later phases run trials of their own
         for begun in list(work.running):
             work.close(begun)
         work.running.clear()
-        engine.close()

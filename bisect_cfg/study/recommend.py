@@ -16,7 +16,6 @@ from optuna.trial import FrozenTrial
 
 from bisect_cfg.common.configuration import Outcome, Purpose, Status
 from bisect_cfg.common.json_files import JsonObject
-from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.probe.redact import mask
 from bisect_cfg.remedy.order import Given, Look, left, look
 from bisect_cfg.remedy.proposals import Safe, ranked
@@ -24,8 +23,7 @@ from bisect_cfg.remedy.remedy import MOST_ASKED, Aim, Attempt, Ran, RemedyStatus
 from bisect_cfg.remedy.terms import Health, Isolated, Wishes
 from bisect_cfg.report.sentences import unhealthy
 from bisect_cfg.runner.environments import CannotBuild
-from bisect_cfg.runner.plan import Plan, StopRule
-from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.plan import Plan, Result, StopRule
 from bisect_cfg.store.encoding import SAFE, plain, result_attributes, result_of
 from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.store.rows import row_of
@@ -49,13 +47,13 @@ def recommend(study: Study) -> None:
         verify_seeds=options.verify_seeds,
         remedies=options.remedies,
         keep=options.keep,
-        jobs=options.jobs,
+        jobs=study.trials.engine.slots,
         cures=cures_of(study, answer.known and answer.known.entry),
     )
     study.listener.phase("safe values", "looking for safe values")
     isolated = Isolated(study.trials, report, answer.bad_run, answer.good_run, wishes)
     work = _Work(study, isolated, isolated.given())
-    run_loop(work, LocalEngine(work.execute, options.jobs))
+    run_loop(work, study.trials.engine)
     safe = work.answer()
     best = {**study.settings.bad, **safe.best.changes} if safe.best else None
     report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
@@ -110,17 +108,12 @@ class _Begun:
     needed: bool = True
 
 
-_Result = tuple[Run | None, Health | None]
-"""What came of a run: None for it where its packages cannot be had, None for its health where nobody needs it."""
-
-
 class _Work:
     """What the loop works off: run until every remedy is settled, or the budget is spent."""
 
     def __init__(self, study: Study, isolated: Isolated, given: Given) -> None:
         self._study, self._options, self._store = study, study.options, study.store
         self._isolated, self._given = isolated, given
-        self.interrupt, self.go_on = study.site.interrupt, study.site.go_on
         self.running: list[_Begun] = []
 
     def _runs(self) -> list[Ran]:
@@ -130,7 +123,7 @@ class _Work:
         found = self._look()
         if not found.wanted or self._spent(found):
             return Action.WAIT if self.running else Action.DONE
-        if len(self.running) >= self._options.jobs:
+        if len(self.running) >= self._study.trials.engine.slots:
             return Action.WAIT
         attempt, listener = found.wanted[0], self._study.listener
         listener.safe_runs_left(left(self._given, self._runs()))
@@ -147,30 +140,28 @@ class _Work:
         for begun in self.running:
             if begun.attempt.aim is Aim.VERIFY and begun.attempt.key not in still:
                 begun.needed = False
-                self._study.site.end(begun.number)
+                self._study.trials.engine.end(begun.number)
         return found
 
     def _spent(self, found: Look) -> str:
         """Why what is wanted is not run, "" if it may be."""
         return self._study.limits.spent(self._store.count()) if found.wanted else ""
 
-    def execute(self, begun: _Begun) -> _Result:
-        """Run it, in whatever thread; nothing is written into the study."""
+    def asked(self, begun: _Begun) -> Plan:
         configuration, steps = self._isolated.ordered(begun.attempt)
-        plan = self._study.trials.whole(Plan(begun.number, configuration, steps, stop=StopRule.UNHEALTHY))
-        try:
-            run, _ = self._study.site.sure(plan)
-        except CannotBuild as error:
-            return None, Health(False, why=str(error).splitlines()[-1])
-        return run, self._isolated.health_of(run, begun.attempt) if begun.needed else None
+        return self._study.trials.whole(Plan(begun.number, configuration, steps, stop=StopRule.UNHEALTHY, sure=True))
 
-    def record(self, begun: _Begun, result: _Result) -> None:
-        run, health = result
-        attempt, steps = begun.attempt, begun.attempt.steps
-        if health is None:
+    def record(self, begun: _Begun, result: Result) -> None:
+        attempt, steps, run = begun.attempt, begun.attempt.steps, None
+        if not begun.needed:
             self._store.void(begun.number, Void.NOT_NEEDED)
             self.running.remove(begun)
             return
+        try:
+            run = self._study.trials.run_of(result)
+            health = self._isolated.health_of(run, attempt)
+        except CannotBuild as error:
+            health = Health(False, why=str(error).splitlines()[-1])
         outcome = Outcome.PASS if health.healthy else Outcome.FAIL
         told = TrialResult(outcome, health.signature, unhealthy(health), step=health.failed_at)
         if run is not None:

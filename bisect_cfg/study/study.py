@@ -84,7 +84,7 @@ class Study:
     def close(self) -> None:
         """End everything that was started; nothing of the study runs afterwards."""
         if self.trials is not None:
-            self.site.close()
+            self.trials.engine.close()
 
     def find(self, **found: object) -> None:
         """Take something into the answer."""

@@ -64,7 +64,7 @@ class Factors:
     @property
     def seen(self) -> bool:
         """Whether a probe has seen them set."""
-        return self.capture is not NOTHING_SEEN
+        return self.capture != NOTHING_SEEN  # not `is`: it may have come from another process
 
     @property
     def resolved(self) -> Row:

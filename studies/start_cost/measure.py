@@ -23,6 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bisect_cfg.common.configuration import Purpose
+from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.options import Options
 from bisect_cfg.report.events import Listener, TrialFinished
 from bisect_cfg.report.findings import Findings
@@ -148,7 +149,7 @@ def whole(script: Script, folder: Path, **options) -> Whole:
 def runner_for(script: Script, folder: Path, settings: Factors) -> Iterator[Trials]:
     """A runner that knows a script's settings from a bisection of it."""
     (folder / "trials").mkdir(parents=True)
-    runner = Trials(Site(script, folder))
+    runner = Trials(LocalEngine(Site(script, folder), 1))
     runner.site.starts.learn(settings.capture, START_SECONDS)
     runner.settings = settings
     runner.horizon = STEPS

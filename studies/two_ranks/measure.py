@@ -18,6 +18,7 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
+from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.probe.protocol import TrainBegin
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.ranks import launched_in, ranks_of
@@ -50,7 +51,7 @@ def measured(folder: Path, repeats: int) -> dict[str, list[float]]:
     """Wall seconds of the trial from each start."""
     script = find_script(COMMAND[0], COMMAND[1])
     (folder / "trials").mkdir(parents=True)
-    runner = Trials(Site(script, folder))
+    runner = Trials(LocalEngine(Site(script, folder), 1))
     try:
         first = runner.train(Plan(0, {}, STEPS, overrides={}))
         capture = read_capture(first.traces.events.rows)

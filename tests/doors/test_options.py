@@ -24,6 +24,7 @@ LINES = (
     "--from-checkpoint c --log l --prove from-start --until-failure --max-disk 1.5 --isolate-data "
     "--confirm 3 --confidence 0.9 --first --max-seconds 60.0 --max-trials 9 --no-where "
     "--no-recommend --keep beta --verify-seeds 5 --verify-steps 40 --margin 0.2 --remedies 2 --no-environments "
+    "--on 10.0.0.7:6379 --slots 4 --gpus-per-trial 2 "
     "--study s/t --storage sqlite:///x.db --env-cache e -- --lr 'a b'",
     "--good a=1 --bad b.yaml --config-format json --good-packages f.txt -- sort {flags}",
     ".",

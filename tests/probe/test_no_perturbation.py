@@ -11,6 +11,7 @@ import pytest
 import toys
 from tools import slow
 
+from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.probe.protocol import LOGGING
 from bisect_cfg.runner.hang import Patience, heartbeat_in
 from bisect_cfg.runner.plan import Plan
@@ -70,7 +71,7 @@ def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
     shutil.rmtree(tmp_path / "out")
 
     (tmp_path / "study/trials").mkdir(parents=True)
-    runner = Trials(Site(Script(path), tmp_path / "study"))
+    runner = Trials(LocalEngine(Site(Script(path), tmp_path / "study"), 1))
     try:
         cold = runner.train(Plan(0, {}, None, start="cold", patience=SLOW, overrides={}))
         capture = read_capture(cold.traces.events.rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
@@ -22,7 +23,7 @@ class Started:
         self.folder = folder
         (folder / "train.py").write_text(textwrap.dedent(text))
         (folder / "study/trials").mkdir(parents=True)
-        self.runner = Trials(Site(Script(folder / "train.py"), folder / "study"))
+        self.runner = Trials(LocalEngine(Site(Script(folder / "train.py"), folder / "study"), 1))
         self.site, self.starts = self.runner.site, self.runner.site.starts
         self.first = self.runner.train(Plan(0, {}, 5, start="cold", patience=Patience(120, 60, 60), overrides={}))
         assert self.first.shown.signature is None

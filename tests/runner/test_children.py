@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tools import QUICK, slow
 
+from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.probe.protocol import Opened
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.plan import Plan
@@ -124,8 +125,8 @@ def write(folder: Path) -> None:
 
 
 def train(folder: Path, way: str, name: str, inputs: Inputs | None = None, **overrides: object) -> Run:
-    runner = Trials(Site(Script(folder / "train.py", (way,)), folder / "study"))
-    runner.site.inputs = inputs
+    runner = Trials(LocalEngine(Site(Script(folder / "train.py", (way,)), folder / "study"), 1))
+    runner.inputs = inputs
     args = {f"args.{key}": value for key, value in overrides.items()}
     try:
         return runner.train(Plan(name, {}, 5, start="cold", patience=Patience(60, 20, 20), overrides=args))

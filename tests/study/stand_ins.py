@@ -43,7 +43,7 @@ class Runner(Trials):
         self, folder: Path, settings: object, shows: Callable[[str], Run], origin: Origin | None = None
     ) -> None:
         self._runs: dict[int, Run] = {}
-        super().__init__(SimpleNamespace(folder=folder, load=self._runs.get), settings)
+        super().__init__(SimpleNamespace(site=SimpleNamespace(folder=folder, load=self._runs.get)), settings)
         self.standard, self.horizon, self.origin = Standard(Failure(Signature("signal", "SIGFPE"))), 10, origin
         self.ran: list[tuple[str, Plan, Origin | None]] = []
         self._shows, self.store = shows, Store((), optuna.storages.InMemoryStorage(), None)

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from bisect_cfg.engines.local import LocalEngine
-from bisect_cfg.engines.simulated import SimulatedEngine
 from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.loop import Action, Limits, run_loop
 
@@ -34,7 +33,10 @@ class Counting:
         self.running.append(self._next)
         return self._next
 
-    def execute(self, begun: int) -> int:
+    def asked(self, begun: int) -> int:
+        return begun
+
+    def run(self, begun: int) -> int:
         if self._enough is not None and begun > self._enough:  # goes on until it is ended
             assert self._ended.wait(30)
         return begun * 10
@@ -57,21 +59,22 @@ class Counting:
 
 def test_so_many_run_at_once_and_each_is_recorded_once() -> None:
     work, together = Counting(9, 3), threading.Barrier(3)
-    work.execute = lambda begun: together.wait(30) * 0 + begun * 10
-    run_loop(work, LocalEngine(work.execute, 3))
+    work.run = lambda begun: together.wait(30) * 0 + begun * 10
+    run_loop(work, LocalEngine(work, 3))
     assert sorted(work.recorded) == list(range(1, 10)) and work.said == [] and work.running == []
 
 
-@pytest.mark.parametrize(("engine", "jobs"), [(LocalEngine, 1), (SimulatedEngine, 3)])
-def test_one_at_a_time_and_simulated_trials_run_in_this_thread_in_order(engine, jobs: int) -> None:
+@pytest.mark.parametrize(("jobs", "in_place"), [(1, False), (3, True)])
+def test_one_at_a_time_and_simulated_trials_run_in_this_thread_in_order(jobs: int, in_place: bool) -> None:
     work, threads = Counting(7, jobs), set()
-    run_loop(work, engine(lambda begun: threads.add(threading.current_thread()) or begun * 10, jobs))
+    work.run = lambda begun: threads.add(threading.current_thread()) or begun * 10
+    run_loop(work, LocalEngine(work, jobs, in_place))
     assert work.recorded == list(range(1, 8)) and threads == {threading.current_thread()}
 
 
 def test_what_runs_when_all_is_known_is_ended_and_closed() -> None:
     work = Counting(9, 3, enough=2)
-    run_loop(work, LocalEngine(work.execute, 3))
+    run_loop(work, LocalEngine(work, 3))
     assert sorted(work.recorded) == [1, 2]
     assert work.said[0][0] == "interrupted" and work.said[1][0] == "going on"
     assert {number for said, number in work.said[2:]} <= {3, 4, 5} and work.running == []
@@ -88,11 +91,11 @@ def test_what_cannot_be_run_or_recorded_is_closed_and_the_error_comes_up(jobs: i
         return begun * 10 if not came else Counting.record(work, begun, *came)
 
     if error is KeyboardInterrupt:
-        work.execute = struck
+        work.run = struck
     else:  # a full disk
         work.record = struck
     with pytest.raises(error):
-        run_loop(work, LocalEngine(work.execute, jobs))
+        run_loop(work, LocalEngine(work, jobs))
     assert ("closed", 3) in work.said and work.running == [] and 3 not in work.recorded
 
 
