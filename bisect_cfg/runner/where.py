@@ -19,11 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bisect_cfg.common.cells import named
-from bisect_cfg.common.failures.health import SILENT_KINDS
 from bisect_cfg.probe.protocol import Event, Frame, InstrumentsOn, LastOperation, Operation, Overflow, Raised, Update
 from bisect_cfg.runner.traces import stack_frames
 
-RERUN = ("signal", "non-finite", "exception", "cuda-assert", "cuda-error", *SILENT_KINDS)
+BY_UPDATES = ("collapse", "diverged")
+"""Silent kinds that an update of the weights brings about; the others have no place in the computation."""
+
+RERUN = ("signal", "non-finite", "exception", "cuda-assert", "cuda-error", *BY_UPDATES)
 """Kinds of failure about which another run tells more. A hang and a lack of memory would only happen again."""
 
 SENT_FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")
@@ -99,7 +101,7 @@ def locate(
         return _signal(stacks, native, place or LastOperation(), done)
     if kind == "non-finite":
         return _non_finite(events, done)
-    if kind in SILENT_KINDS:
+    if kind in BY_UPDATES:
         return _silent(events)
     if kind == "hang":
         return _at(_stack(stacks), text="it waits here")
