@@ -24,6 +24,7 @@ class RowsOfStep:
         characters: text in each; None where that is not known.
         healthy: rows of the steps before it in the same run, which passed.
         total: rows of the dataset; None if that is not known.
+        healthy_characters: text in the longest of the rows before it; 0 if that is not known.
     """
 
     step: int
@@ -31,6 +32,14 @@ class RowsOfStep:
     characters: tuple[int | None, ...]
     healthy: tuple[int, ...] = ()
     total: int | None = None
+    healthy_characters: int = 0
+
+    def longest(self) -> str:
+        """That a row is longer than all before it, in a sentence; "" if none is, or that is not known."""
+        characters = max((length for length in self.characters if length is not None), default=0)
+        if not 0 < self.healthy_characters < characters:
+            return ""
+        return f" Its longest row has {characters} characters, those of the steps before {self.healthy_characters}."
 
     def others(self) -> list[int]:
         """For each row one to take in its place: of a healthy step, or where there was none before, of any other."""

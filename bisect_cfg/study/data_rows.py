@@ -31,14 +31,15 @@ def rows_of(run: Run) -> RowsOfStep | None:
     step = (run.shown.step or 0) + run.seen.before
     traces = [run.traces, *(rank.traces for rank in ranks_of(run.traces))]
     events = [event for one in traces for event in one.all(StepRows)]
-    lengths: dict[int, int | None] = {}
+    lengths, healthy = {}, {}
     for event in events:
-        if event.step == step:
-            lengths.update(zip(event.rows, event.characters, strict=False))
+        if event.step <= step:
+            taken = lengths if event.step == step else healthy
+            taken.update(zip(event.rows, event.characters, strict=False))
     if not lengths:
         return None
-    healthy = dict.fromkeys(row for event in events if event.step < step for row in event.rows)
-    return RowsOfStep(step, tuple(lengths), tuple(lengths.values()), tuple(healthy), events[-1].total)
+    most = max((length or 0 for length in healthy.values()), default=0)
+    return RowsOfStep(step, tuple(lengths), tuple(lengths.values()), tuple(healthy), events[-1].total, most)
 
 
 class _ExchangedRows:

@@ -366,7 +366,8 @@ def _say_what_does_it(study: Study, origin: Origin, bad_run: Run, bad_runs: list
     who, so = "It fails", f" Trials begin at the data of step {origin.step}."
     if good_run is not None and study.outcome_of_good(good_run) is Outcome.FAIL:
         who, so = "Your configuration and the good one both fail", " No setting that differs between them does it."
-    study.note(f"{who} with the weights of step 0 and the data of step {step}; {what}{so}")
+    longest = "" if of is None or outcome is Outcome.FAIL else of.longest()
+    study.note(f"{who} with the weights of step 0 and the data of step {step}; {what}{longest}{so}")
 
 
 def _say_from_where(study: Study, origin: Origin, base: Origin | None, bad_run: Run, bad_runs: list[Run]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bisect_cfg.report.data_rows import FoundRows, RowsOfStep
 
 OF = RowsOfStep(300, (7, 12, 80, 81), (20, 22, 900, 0), healthy=(1, 2, 7), total=4000)
@@ -35,3 +37,10 @@ def test_the_answer_names_the_row():
     )
     assert "There may be others" in FoundRows(OF, ((80,),), {80: 1}, complete=False).said()
     assert FoundRows(OF, note="It is not the rows.").said() == "It is not the rows."
+
+
+def test_a_row_that_is_longer_than_all_before_it_is_told() -> None:
+    said = " Its longest row has 900 characters, those of the steps before 31."
+    assert replace(OF, healthy_characters=31).longest() == said
+    assert OF.longest() == replace(OF, healthy_characters=900).longest() == ""
+    assert RowsOfStep(1, (3, 4), (None, None), healthy_characters=31).longest() == ""
