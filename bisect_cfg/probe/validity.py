@@ -31,10 +31,15 @@ def build(item):
         library_objects.apply(thing, item.overrides, defaults)
         side_effects.silence(thing)
         thing.output_dir = os.devnull  # never created: resolving only checks
+        backend = getattr(thing, "ddp_backend", None)
+        if backend is not None:
+            thing.ddp_backend = None  # accelerate would look for the process group of one that is named
         _reads.clear()
         if hasattr(thing, "__post_init__"):
             with library_objects.unwatched(thing):  # our own hook would look at every field
                 thing.__post_init__()
+        if backend is not None:
+            thing.ddp_backend = backend
         _check_groups(thing, item.world_size, sys.modules.get("trl.trainer.grpo_trainer"))
     except Exception as error:
         return protocol.BuildAnswer(error=redact.scrub(f"{type(error).__name__}: {error}"), reads=sorted(_reads))

@@ -52,3 +52,18 @@ class LooksAtAll(Config):
 def test_a_config_that_looks_at_all_its_fields_at_once():
     answer = validity.build(BuildRequest(module=__name__, cls="LooksAtAll", raw={}, overrides={"unread": -1.0}))
     assert answer.error == "ValueError: negative" and "unread" in answer.reads
+
+
+@dataclasses.dataclass
+class LooksForItsGroup(Config):
+    ddp_backend: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.ddp_backend is not None:  # accelerate, with use_cpu
+            raise ValueError("Default process group has not been initialized")
+
+
+def test_one_process_builds_the_config_of_a_rank_whose_backend_is_named():
+    item = BuildRequest(__name__, "LooksForItsGroup", raw={"ddp_backend": "gloo"}, overrides={}, world_size=2)
+    answer = validity.build(item)
+    assert answer.error is None and answer.values["ddp_backend"] == "gloo"
