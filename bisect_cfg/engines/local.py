@@ -19,6 +19,8 @@ class LocalEngine(Generic[Asked, Came]):
             simulated oracles are. Then so many are asked for before the first of them is looked at.
     """
 
+    cluster = None
+
     def __init__(self, site: Any, slots: int, in_place: bool = False) -> None:
         self.site, self.slots = site, slots
         threads = slots > 1 and not in_place

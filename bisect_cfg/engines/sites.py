@@ -116,7 +116,6 @@ class SiteEngine:
     Attributes:
         site: says what can be built and forked at the sites.
         lost: how many attempts have lost their place.
-        nodes: names of the nodes that are used.
 
     Raises:
         InputError: there is no site.
@@ -136,7 +135,7 @@ class SiteEngine:
         on_progress: Callable[[int | str, Sequence[Row], int | None], None] = lambda *told: None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.lost, self.nodes = 0, Counter[str]()
+        self.lost, self._nodes = 0, set[str]()
         self._changed = threading.Condition()
         self._slots: dict[int, _Slot] = {}
         self._waiting: deque[_Attempt] = deque()
@@ -177,6 +176,11 @@ class SiteEngine:
     def slots(self) -> int:
         """Sites that trials can be given to."""
         return sum(slot.ready or slot.attempt is not None for slot in self._slots.values())
+
+    @property
+    def cluster(self) -> JsonObject:
+        """What result.json says of it."""
+        return {"slots": self.slots, "nodes": sorted(self._nodes), "lost": self.lost}
 
     # ------------------------------------------------------------------------------------------------- what is asked
 
@@ -457,7 +461,7 @@ class SiteEngine:
         if op == "hello":
             one.failures, one.refused = 0, self._unlike(message)
             one.ready = not one.refused
-            self.nodes[one.node] += one.ready
+            self._nodes |= {one.node} if one.ready else set()
             self._hand_out()
         elif op == "answer" and message["number"] in one.asked:
             one.asked.remove(message["number"])

@@ -272,6 +272,7 @@ class Answer(Part):
     known_issue: KnownIssue | None = None
     environment: JsonObject = {}
     environments: JsonObject | None = None
+    cluster: JsonObject | None = None
     target: Target = Target()
     start: str | None = None
     horizon: int | None = None

@@ -93,6 +93,7 @@ def answer_of(found: Findings, environment: Fingerprint) -> Answer:
         known_issue=issue,
         environment=dict(environment),
         environments=None if found.environments is None else _environments(found.environments),
+        cluster=found.cluster,
         target=_target(found),
         start=found.start,
         horizon=found.horizon,

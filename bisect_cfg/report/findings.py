@@ -52,6 +52,7 @@ class Findings:
         stopped: what ended this call before its time, though the causes are known; None if nothing did.
         asked: the row of the run that a reader asked for; None if there is none.
         environments: in which trials ran with other packages; None if none did.
+        cluster: where the trials of this call ran, as `answer` has it; None: on this machine.
         rows: of the dataset that make the failing step fail; None if they were not looked for.
     """
 
@@ -77,6 +78,7 @@ class Findings:
     stopped: InputsChanged | None = None
     asked: JsonObject | None = None
     environments: Environments | None = None
+    cluster: JsonObject | None = None
     rows: FoundRows | None = None
 
     @cached_property

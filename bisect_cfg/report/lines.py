@@ -138,6 +138,12 @@ def _background(answer: Answer, program: str) -> Iterator[Line]:
     if answer.unfinished or answer.causes or answer.status == Status.NO_FAILURE or answer.good_failure is not None:
         # Else the result says them.
         yield from (Line("Note", note, NOTE, not answer.unfinished) for note in answer.notes)
+    if answer.cluster is not None:
+        slots, nodes, lost = answer.cluster["slots"], answer.cluster["nodes"], answer.cluster["lost"]
+        again = f"; {count(lost, 'run')} lost a machine and began again" if lost else ""
+        yield Line(
+            "Note", f"Ran in {count(slots, 'slot')} on {count(len(nodes), 'node')} of a cluster{again}.", DIM, True
+        )
     if answer.environments is not None:
         used = count(answer.environments["used"], "environment")
         cache = shlex.quote(short_path(answer.environments["folder"]))

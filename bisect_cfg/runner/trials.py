@@ -14,6 +14,7 @@ import msgspec
 
 from bisect_cfg.common.configuration import Configuration, Outcome, equal
 from bisect_cfg.common.failures.signature import Signature
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Opened, Origin
 from bisect_cfg.runner.environments import CannotBuild
@@ -83,9 +84,13 @@ class Lost(InputError):
 
 
 class PlanEngine(Engine[Plan, Result], Protocol):
-    """Runs plans. Its `site` says what can be built and forked where they run."""
+    """Runs plans. Its `site` says what can be built and forked where they run; `cluster` is what result.json says of
+    where that is, None for this machine."""
 
     site: Site
+
+    @property
+    def cluster(self) -> JsonObject | None: ...
 
 
 class Trials:

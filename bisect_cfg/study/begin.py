@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bisect_cfg.common.words import count
 from bisect_cfg.engines.cluster import MOST_SLOTS, ray_command
 from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.engines.sites import SiteEngine
@@ -60,8 +61,12 @@ def _engine(study: Study, target: Target) -> PlanEngine:
     study.listener.phase("cluster", "bringing up sites on the cluster")
     slots = options.slots or MOST_SLOTS
     files = [Path(path) for path in files_of(target, study.state)]
-    return SiteEngine(
+    engine = SiteEngine(
         ray_command(options.on, slots, options.gpus_per_trial), target, study.folder, slots=slots,
         timeout=options.trial_timeout, files={str(path): hash_of(path) for path in files if path.is_file()},
         environment=study.environment, on_progress=step, note=study.note,
     )  # fmt: skip
+    told = engine.cluster
+    where = f"{count(told['slots'], 'slot')} on {count(len(told['nodes']), 'node')}"
+    study.listener.phase("cluster", f"running trials in {where}")
+    return engine

@@ -129,6 +129,7 @@ def _answer_of(study: Study) -> Findings:
         origin=trials.origin,
         notes=tuple(study.notes),
         environments=trials.packages and study.site.environments,
+        cluster=trials.engine.cluster,
     )
     return study.answer
 

@@ -177,6 +177,7 @@ CASES: dict[str, Answer] = {
         recommendation=recommended("bf16", False, alternatives=(
             remedy("beta", 0.04, verified=True, status="verified", evidence=claim(5, 6, 8)),)),
         environments={"folder": "/cache", "used": 2, "built": 1, "seconds": 40.0, "bytes": 2**30},
+        cluster={"slots": 4, "nodes": ["a", "b"], "lost": 1},
     ),
     "no_failure": replace(ONE, **ENDED | {"status": Status.NO_FAILURE, "failure": None, "trials": (
         Trial(0, "pass", Purpose.BAD_BASELINE.value, step=24, folder="trials/0"),)}),
