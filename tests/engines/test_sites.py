@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -12,13 +14,17 @@ import pytest
 from tools import QUICK, ForkedTool, Studied, until
 from toys import script
 
-from bisect_cfg.common.configuration import UNSET, Purpose
+from bisect_cfg.common.configuration import UNSET, Outcome, Purpose
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.engines.lines import KIND, decode, encode, line_of, message_in
+from bisect_cfg.engines.sites import SiteEngine
+from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.plan import Plan, StopRule
+from bisect_cfg.runner.trials import Lost, Trials
 from bisect_cfg.runner.verdict import Failure, Standard
+from bisect_cfg.store.interface import run_alone
 from bisect_cfg.targets.script import Script
 
 HOLDER = Path(__file__).with_name("holder.py")
@@ -105,3 +111,44 @@ def test_no_line_has_other_code_run(kind: str) -> None:
         decode({KIND: kind, "items": ["true"]})
     with pytest.raises(TypeError):
         encode(threading.Lock())
+
+
+@contextlib.contextmanager
+def pretended(folder: Path, mode: str) -> Iterator[tuple[SiteEngine, list[str]]]:
+    """An engine whose sites are made up, and what it says to the user."""
+    notes: list[str] = []
+    command, target = [sys.executable, str(Path(__file__).with_name("pretend.py")), mode], Script(folder / "train.py")
+    packages = {"packages": {"torch": "2.10.0"}}
+    engine = SiteEngine(command, target, folder, slots=2, environment=packages, note=notes.append)
+    with contextlib.closing(engine):
+        yield engine, notes
+
+
+def test_what_loses_its_place_three_times_is_not_run_again(tmp_path: Path) -> None:
+    with pretended(tmp_path, "falls") as (engine, notes):
+        result = engine.submit(Plan(7, {}, None)).result(30)
+        assert result.name == 7 and sorted(set(result.lost)) == ["node-0", "node-1"] and len(result.lost) == 3
+        assert engine.cluster["lost"] == 3 and len(notes) == 2 and "it is run again" in notes[0]
+        trials = Trials(engine)
+        assert (told := trials.told(result)).outcome is Outcome.UNRESOLVED and "lost each of 3 times" in told.message
+        with pytest.raises(Lost, match="lost each of 3 times"):
+            trials.train(Plan(8, {}, None))
+
+
+def test_what_an_earlier_attempt_still_says_is_dropped(tmp_path: Path) -> None:
+    with pretended(tmp_path, "late") as (engine, _):
+        assert engine.submit(Plan(7, {}, None)).result(30).name == 7 and engine.cluster["lost"] == 1
+
+
+def test_a_node_with_another_version_takes_no_trial_and_is_named(tmp_path: Path) -> None:
+    with pretended(tmp_path, "differs") as (engine, notes):
+        assert engine.slots == 1 and engine.cluster["nodes"] == ["node-0"]
+        assert notes == ["Not used: 1 of 2 nodes has torch 2.9.1, not 2.10.0."]
+        assert engine.submit(Plan(7, {}, None)).result(30).name == 7
+
+
+def test_when_the_engine_process_ends_whoever_waits_is_told(tmp_path: Path) -> None:
+    with pretended(tmp_path, "differs") as (engine, _):
+        engine._process.kill()
+        with pytest.raises(InputError, match="The cluster is gone"):
+            run_alone(engine, Plan(7, {}, None))

@@ -1,0 +1,207 @@
+"""Trials on a real Ray cluster of three nodes, in a network namespace of its own, as Ray binds to every address."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tools import QUICK, Studied, until
+from toys import script
+
+from tests.engines.test_sites import SLOW, answer
+
+
+def namespace() -> list[str]:
+    """What starts a program in a network of its own."""
+    return ["unshare", "--map-root-user", "--net"]
+
+
+def missing() -> str:
+    """Why there can be no cluster here; "" if there can."""
+    if importlib.util.find_spec("ray") is None:
+        return "Ray is not installed"
+    if not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
+        return "unshare, nsenter and ip are not all here"
+    tried = subprocess.run([*namespace(), "true"], capture_output=True).returncode
+    return "this machine lets nobody make a network namespace" if tried else ""
+
+
+pytestmark = [pytest.mark.training, pytest.mark.skipif(bool(missing()), reason=missing())]
+
+ADDRESS = "10.77.0.1"
+
+TIMEOUTS = {
+    "RAY_health_check_initial_delay_ms": "1000", "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "1000", "RAY_health_check_failure_threshold": "4",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "8",
+}  # fmt: skip
+"""Ray's own, shortened: with the real ones a dead head is known after a minute."""
+
+
+class Cluster:
+    """Nodes in one namespace: a head without places, and others with two made-up GPUs each."""
+
+    def __init__(self, folder: Path, library: Path, nodes: int) -> None:
+        self.folder, self.mark, self._nodes = folder, uuid.uuid4().hex, nodes
+        self._space = subprocess.Popen([*namespace(), "sleep", "infinity"])
+        (folder / "r").mkdir()
+        self.environment = {
+            **os.environ, **TIMEOUTS, "RAY_TMPDIR": str(folder / "r"), "RAY_USAGE_STATS_ENABLED": "0",
+            "CLUSTER_MARK": self.mark, "RAY_ADDRESS": f"{ADDRESS}:6379", "PYTHONPATH": str(library),
+        }  # fmt: skip
+        until(lambda: self._inside(["ip", "link", "set", "lo", "up"]).returncode == 0)
+        self._inside(["ip", "addr", "add", f"{ADDRESS}/24", "dev", "lo"])
+        self.start()
+
+    def start(self) -> None:
+        """Bring the nodes up."""
+        about = [f"--node-ip-address={ADDRESS}", "--object-store-memory=80000000", "--disable-usage-stats"]
+        head = ["--head", "--port=6379", "--num-cpus=0", "--num-gpus=0", "--include-dashboard=false"]
+        for node in range(self._nodes + 1):
+            more = head if node == 0 else [f"--address={ADDRESS}:6379", "--num-cpus=2", "--num-gpus=2"]
+            started = self._inside([str(Path(sys.executable).with_name("ray")), "start", *more, *about])
+            assert started.returncode == 0, started.stdout
+
+    def command(self, words: list[str]) -> list[str]:
+        """A command in the namespace."""
+        space = ["nsenter", "--target", str(self._space.pid), "--user", "--net", "--preserve-credentials"]
+        return [*space, *words]
+
+    def _inside(self, words: list[str]) -> subprocess.CompletedProcess[str]:
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.run(self.command(words), env=self.environment, cwd=self.folder, **pipe)
+
+    def bisect(self, *words: object) -> subprocess.Popen[str]:
+        """Begin a bisection on the cluster, with all its slots."""
+        options = [*QUICK, "--study", "s", "--plain", *map(str, words)]
+        command = self.command([sys.executable, "-P", "-m", "bisect_cfg", "bisect", *options])
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(command, env=self.environment, cwd=self.folder, **pipe)
+
+    def processes(self, *words: str) -> list[psutil.Process]:
+        """Those of the cluster and of the bisections on it whose command line has all of these words."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                mine = process.environ().get("CLUSTER_MARK") == self.mark and process.status() != psutil.STATUS_ZOMBIE
+                if mine and all(word in " ".join(process.cmdline()) for word in words):
+                    found.append(process)
+        return found
+
+    def of_studies(self) -> list[psutil.Process]:
+        """What bisections have started."""
+        return [*self.processes("site_process"), *self.processes("-SIc"), *self.processes("train.py")]
+
+    def close(self) -> None:
+        """End everything."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self._space.kill()
+        self._space.wait()
+
+
+@pytest.fixture
+def cluster(library: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    folder = Path("/tmp") / f"bc-{uuid.uuid4().hex[:6]}"  # Ray's sockets have short names
+    folder.mkdir()
+    made = None
+    try:
+        made = Cluster(folder, library, request.param)
+        yield made
+    finally:
+        if made is not None:
+            made.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def running(cluster: Cluster) -> bool:
+    """Whether the search has begun and a trial of it runs."""
+    trials = cluster.folder / "s/trials"
+    return any(one.name.isdigit() and int(one.name) >= 3 and not (one / "ending.json").exists()
+               for one in trials.glob("*"))  # fmt: skip
+
+
+def over(cluster: Cluster, process: subprocess.Popen[str], status: int = 0) -> str:
+    """What a bisection has said when it was over; nothing of it is left."""
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == status, out
+    deadline = time.monotonic() + 10
+    while cluster.of_studies() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert [one.cmdline() for one in cluster.of_studies()] == [], out
+    return out
+
+
+def assert_answered(cluster: Cluster) -> None:
+    """It is bf16, and each trial counts once."""
+    result = Studied(cluster.folder / "s").result
+    assert answer(result) == ("isolated", True, [["bf16"]])
+    numbers = [row["number"] for row in result["trials"]]
+    assert len(numbers) == len(set(numbers)) and {row["outcome"] for row in result["trials"]} <= {"pass", "fail"}
+
+
+@pytest.mark.parametrize("cluster", [1], indirect=True)
+def test_a_bisection_on_one_node(cluster: Cluster) -> None:
+    script(cluster.folder)
+    over(cluster, cluster.bisect("--on", "ray", "train.py"))
+    assert_answered(cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", [2], indirect=True)
+def test_whatever_is_killed_the_answer_is_the_same(cluster: Cluster) -> None:
+    script(cluster.folder, SLOW)
+    victims = {
+        "site": ("site_process",), "supervisor": ("-SIc",), "actor": ("ray::Slot",), "node": ("raylet/raylet",),
+    }  # fmt: skip
+    for whose, words in victims.items():
+        process = cluster.bisect("--restart", "--on", f"{ADDRESS}:6379", "train.py")
+        until(lambda: running(cluster), 200)
+        cluster.processes(*words)[-1].kill()
+        out = over(cluster, process)
+        assert_answered(cluster)
+        print(whose, out)
+    process = cluster.bisect("--restart", "--on", "ray", "train.py")  # on the node that is left
+    until(lambda: running(cluster), 200)
+    for one in cluster.processes("bisect_cfg", "bisect"):
+        one.kill()
+    process.communicate(timeout=60)
+    over(cluster, cluster.bisect("--on", "ray", "train.py"))
+    assert_answered(cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", [2], indirect=True)
+def test_without_its_head_a_bisection_ends_and_goes_on_later(cluster: Cluster) -> None:
+    script(cluster.folder, SLOW)
+    process = cluster.bisect("--on", "ray", "train.py")
+    until(lambda: running(cluster), 200)
+    process.send_signal(signal.SIGINT)
+    begun = time.monotonic()
+    out = over(cluster, process, 130)
+    assert "Run the same command again" in out
+    print("interrupted", time.monotonic() - begun)
+    process = cluster.bisect("--on", "ray", "train.py")
+    until(lambda: running(cluster), 200)
+    cluster.processes("gcs_server")[0].kill()
+    begun = time.monotonic()
+    out, _ = process.communicate(timeout=90)
+    print("head gone", time.monotonic() - begun)
+    assert process.returncode == 2 and "run the same command to go on" in out, out
+    until(lambda: not cluster.of_studies(), 30)
+    until(lambda: not cluster.processes("raylet/raylet"), 60)
+    cluster.start()
+    over(cluster, cluster.bisect("--on", "ray", "train.py"))
+    assert_answered(cluster)
