@@ -29,6 +29,7 @@ from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE, Event, event_ro
 from bisect_cfg.runner.traces import Traces
 
 if TYPE_CHECKING:
+    from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial
 
 MARK = "BISECT_CFG_TEST"
@@ -180,7 +181,7 @@ def _keys(value: object) -> Iterator[str]:
 
 
 def recorded(address: str) -> dict[str, list[FrozenTrial]]:
-    """The studies of a storage, by name, and their trials. No connection is left: forked commands would inherit it."""
+    """The studies of a storage, by name, and their trials."""
     import optuna
 
     storage = optuna.storages.RDBStorage(address)
@@ -188,8 +189,7 @@ def recorded(address: str) -> dict[str, list[FrozenTrial]]:
         names = optuna.get_all_study_names(storage)
         return {name: optuna.load_study(study_name=name, storage=storage).trials for name in names}
     finally:
-        storage.remove_session()
-        storage.engine.dispose()
+        closed(storage)
 
 
 def asked(study: Path) -> dict[str, Path]:
@@ -212,18 +212,31 @@ def asked(study: Path) -> dict[str, Path]:
 
 @functools.cache
 def import_what_commands_import() -> None:
-    """What commands import, in part only where they come to it, and read of files that never change."""
+    """What commands import, in part only where they come to it, and read of files that never change. A first study is
+    made and thrown away: with it Optuna and SQLAlchemy have set up what each process sets up once."""
     for name in (
-        "alembic.command", "alembic.script", "optuna", "optuna.storages._rdb.storage", "rich.live",
-        "sqlalchemy.dialects.sqlite", "zoneinfo",
-        *(f"bisect_cfg.{room}" for room in ("api", "cli", "study.story", "explain", "rewrite.edits")),
-        *(f"bisect_cfg.{room}" for room in ("report.answer_of", "report.html", "report.terminal")),
-        *(f"bisect_cfg.{room}" for room in ("search", "store.store")),
+        "zoneinfo",
+        *(f"bisect_cfg.{room}" for room in ("api", "cli", "study.story", "explain", "rewrite.edits", "doctor.examine")),
+        *(f"bisect_cfg.{room}" for room in ("report.answer_of", "report.html", "report.live", "report.markdown")),
+        *(f"bisect_cfg.{room}" for room in ("report.insights", "report.terminal", "search", "store.store")),
     ):  # fmt: skip
         importlib.import_module(name)
     sys.modules["bisect_cfg.explain.knowledge"].load()
     page = sys.modules["bisect_cfg.report.html"]
     page._template(), page._plotly()  # what every page has, compressed
+    from bisect_cfg import Bisection
+
+    with tempfile.TemporaryDirectory() as folder:
+        storage = sys.modules["bisect_cfg.store.storage"].sqlite_storage(Path(folder) / "study.db")
+        sides = {"good": {"a": 1}, "bad": {"a": 2}, "trial": lambda configuration: configuration["a"] < 2}
+        Bisection(**sides, isolation="none", storage=storage).run()
+        closed(storage)
+
+
+def closed(storage: RDBStorage) -> None:
+    """Leave no connection to a database open, for a command that is forked later would inherit it."""
+    storage.remove_session()
+    storage.engine.dispose()
 
 
 class Forked:

@@ -36,6 +36,7 @@ def outputs(notebook: nbformat.NotebookNode) -> Iterator[tuple[str, str]]:
                 yield kind, data if isinstance(data, str) else json.dumps(data)
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLOTLY_RENDERER", "plotly_mimetype")

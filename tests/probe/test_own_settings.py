@@ -134,7 +134,7 @@ TRAINS = """
 
 FLAGS = ("--mix", "0.9", "--tricky", "--lr", "3e-4")
 OVERRIDES = ("mix=0.9", "tricky=true", "lr=3e-4")
-MIX, TRICKY, BOTH = "given.mix > 0.5", "given.tricky", "given.tricky and args.temperature < 1"
+MIX, TRICKY, ALL = "given.mix > 0.5", "given.tricky", "given.tricky and given.mix > 0.5 and args.temperature < 1"
 
 
 def causes(tool, *arguments: object) -> tuple[list[list[str]], dict]:
@@ -155,15 +155,11 @@ def causes(tool, *arguments: object) -> tuple[list[list[str]], dict]:
     ids=["argparse", "subcommand", "click", "typer", "tyro", "tyro_call", "fire", "absl", "file_as_defaults", "merged",
          "composed"],
 )  # fmt: skip
-@pytest.mark.parametrize(
-    ("fails", "cause"),
-    [(MIX, ["script.mix"]), (TRICKY, ["script.tricky"]), (BOTH, ["script.tricky", "temperature"])],
-)
-def test_a_flag_of_the_scripts_own_is_found(tool, reads, flags, fails, cause):
-    script(tool.folder, reads + TRAINS.format(fails))
+def test_a_flag_of_the_scripts_own_is_found(tool, reads, flags):
+    script(tool.folder, reads + TRAINS.format(ALL))
     (tool.folder / "written.yaml").write_text("{mix: 0.1, tricky: false, lr: 0.000001, dataset: x}")
     found, result = causes(tool, "--", *flags)
-    assert [sorted(one) for one in found] == [cause]
+    assert [sorted(one) for one in found] == [["script.mix", "script.tricky", "temperature"]]
     assert {row["start"] for row in result["trials"]} == {"cold", "config"}, "trials are forked where it is parsed"
     names = {name for row in result["trials"] for name in row["values"]}
     assert "script.lr" not in names, "it is the training config's learning_rate, and varied there"
@@ -172,15 +168,11 @@ def test_a_flag_of_the_scripts_own_is_found(tool, reads, flags, fails, cause):
     )
 
 
-@pytest.mark.parametrize(
-    ("fails", "cause"),
-    [(MIX, ["env.MIX"]), (TRICKY, ["env.TRICKY"]), (BOTH, ["env.TRICKY", "temperature"])],
-)
-def test_a_variable_that_the_script_reads_is_found(tool, fails, cause):
+def test_a_variable_that_the_script_reads_is_found(tool):
     tool.environment |= {"MIX": "0.9", "TRICKY": "1", "LR": "3e-4", "NOBODY_READS": "1", "OF_THE_SCRIPT": "0"}
-    script(tool.folder, VARIABLES + TRAINS.format(fails))
+    script(tool.folder, VARIABLES + TRAINS.format(ALL))
     found, result = causes(tool)
-    assert [sorted(one) for one in found] == [cause]
+    assert [sorted(one) for one in found] == [["env.MIX", "env.TRICKY", "temperature"]]
     names = {name for row in result["trials"] for name in row["values"] if name.startswith("env.")}
     assert names == {"env.MIX", "env.TRICKY", "env.LR"}
     assert {row["start"] for row in result["trials"]} == {"cold", "config"}
@@ -201,10 +193,8 @@ def test_a_trial_by_hand_has_the_values_of_the_trial(tool):
     tool.environment |= {"TRICKY": "1"}
     script(tool.folder, VARIABLES + TRAINS.format(TRICKY))
     causes(tool)
-    assert (
-        "TRICKY=1" in (tool.folder / "s/trials/0/command.sh").read_text()
-        or "TRICKY=1" in (tool.folder / "s/trials/1/command.sh").read_text()
-    )
+    shown = [(tool.folder / f"s/trials/{number}/command.sh").read_text() for number in (0, 1)]
+    assert ["TRICKY=1" in text for text in shown] == [False, True], "the first run has the user's own environment"
 
 
 def test_the_good_side_of_a_flag_is_what_good_says(tool):
@@ -246,27 +236,22 @@ DATACLASS = """
 """
 
 
-@pytest.mark.training
-def test_a_field_of_an_own_dataclass_beside_the_training_config_is_found(real_tool):
-    """In the form of TRL's own examples, with a YAML file: the dataclass has the default, not the file."""
-    toys.write(real_tool.folder, DATACLASS)
-    settings = {**toys.SETTINGS, "temperature": 1.2, "max_steps": 20, "output_dir": "out", "mix": 0.9, "plan": "fancy"}
+@pytest.mark.parametrize("name", ["script.mix", "env.MIX"])
+def test_what_a_recipe_sets_is_found(warm, tmp_path, name):
+    """In the form of TRL's own examples, with a YAML file: the dataclass has the default, not the file. `env` in the
+    file of a `TrlParser` is put into the environment before the script reads it."""
+    reads = "own.mix" if name == "script.mix" else "float(os.environ.get('MIX', 0))"
+    path = toys.write(tmp_path, DATACLASS.replace("own.mix", reads))
+    settings = {**toys.SETTINGS, "temperature": 1.2, "max_steps": 20, "output_dir": "out", "plan": "fancy"}
+    settings |= {"mix": 0.9} if name == "script.mix" else {"env": {"MIX": "0.9"}}
     lines = (f"{name}: {json.dumps(value)}\n" for name, value in settings.items())
-    (real_tool.folder / "recipe.yaml").write_text("".join(lines))
-    found, _ = causes(real_tool, "--", "--config", "recipe.yaml")
-    assert [sorted(one) for one in found] == [["script.mix", "temperature"]]
-
-
-@pytest.mark.training
-def test_a_variable_that_a_recipe_sets_is_found(real_tool):
-    """`env` in the YAML file of a `TrlParser` is put into the environment before the script reads it."""
-    text = DATACLASS.replace("own.mix > 0.5 and args.temperature > 1.1", "float(os.environ.get('MIX', 0)) > 0.5")
-    toys.write(real_tool.folder, text)
-    settings = {**toys.SETTINGS, "temperature": 1.2, "max_steps": 20, "output_dir": "out", "env": {"MIX": "0.9"}}
-    lines = (f"{name}: {json.dumps(value)}\n" for name, value in settings.items())
-    (real_tool.folder / "recipe.yaml").write_text("".join(lines))
-    found, _ = causes(real_tool, "--", "--config", "recipe.yaml")
-    assert found == [["env.MIX"]]
+    (tmp_path / "recipe.yaml").write_text("".join(lines))
+    words = (path, "--config", "recipe.yaml")
+    found = warm.settings(*words)
+    assert found.bad[name] in (0.9, "0.9") and found.good[name] in (0.1, None)
+    for changed, dies in (({}, True), ({name: found.good[name]}, False), ({"temperature": 1.0}, False)):
+        run = warm.run(*words, steps=3, settings=found, configuration={**found.bad, **changed})
+        assert (run.seen.died is not None and "planted" in run.seen.message) is dies, run.seen
 
 
 def test_a_default_that_json_cannot_hold_is_the_parsers_own_object(tool):

@@ -15,7 +15,7 @@ from bisect_cfg.common.configuration import Purpose
 from bisect_cfg.runner.function import FunctionRunner
 from bisect_cfg.store.interface import TrialRequest
 
-STRIDE = 80
+STRIDE = 240
 """Every so many lines an exception is raised before a landing."""
 
 
