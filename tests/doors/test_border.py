@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bisect_cfg.common.files import load_json, load_toml, load_yaml, read_text
-from bisect_cfg.probe.redact import HIDDEN, mask, mask_arguments, scrub
+from bisect_cfg.probe.redact import HIDDEN, know, mask, mask_arguments, scrub
 
 WORD, RANDOM = "opensesame", "Zx9q7Lm2Kp4Rt8Wv"
 HEX = "0f1e2d3c" * 5
@@ -63,7 +63,8 @@ NAMED = [
     "MY_LICENSE_KEY=R", "spring.datasource.password=S", "passphrase='S T'", "smtp_pass: S", "bearer R", "jwt=S",
     "the password is: S", "webhook_secret:\n    S\nlr: 1", "password=\\\nS", "password = SecretStr('S')",
     "**password**: S", "Ocp-Apim-Subscription-Key: S", "echo S | docker login --password-stdin", "API key: S",
-    "Incorrect API key provided: R", "password=foo.S", "密码：S", "<td>password</td><td>S</td>",
+    "Incorrect API key provided: R", "password=foo.S", "密码：S", "password&#x3d;S", "password&#61;S", "the pass: R",
+    "<td>password</td><td>S</td>",
     "api_keys:\n  - S\n  - x", "tokens_secret: ['S']", "http://me:S/b@host",
     'Authorization: Digest username="me", response="S"',
     "[rank0]: -----BEGIN RSA PRIVATE KEY-----\n[rank0]: RR\n[rank0]: RR\n",
@@ -106,6 +107,12 @@ def test_no_value_leaves_that_its_name_gives_away(template):
     done = scrub(text)
     assert WORD not in done and RANDOM not in done and HIDDEN in done, (text, done)
     assert scrub(done) == done
+
+
+def test_a_known_value_is_found_as_json_writes_it():
+    value = f'"{WORD} of a script\\'
+    know(value)
+    assert WORD not in scrub(f"{value} {json.dumps({'x': value})}")
 
 
 @pytest.mark.parametrize("text", KEPT)

@@ -75,6 +75,11 @@ def test_a_pass_shows_nothing_a_failure_is_the_one_under_study_and_only_a_pass_i
     assert died is not None or kinds or verdict.healthy is not False
 
 
+def test_what_might_have_come_back_counts_at_the_end() -> None:
+    late = [row | {"loss": float("nan") if row["step"] > 9 else 0.1} for row in rows()]
+    assert judge(Observation(None, Ended.END, 12, 1.0), Metrics(late)).signature == Signature("non-finite", "loss")
+
+
 def test_a_collapse_that_comes_before_the_failure_as_well_does_not_hide_it() -> None:
     """The reward of a curriculum falls by design, in the failing run too."""
     seen, collapsed = Observation(None, Ended.END, 12, 1.0), Metrics(rows("collapse"))

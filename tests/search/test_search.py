@@ -121,7 +121,9 @@ def test_equal_records_give_equal_questions() -> None:
     _, records, _ = solve(oracle)
     problem = Problem(tuple(f"f{i}" for i in range(10)), lambda mask: holds(oracle.invalid, mask))
     for end in range(len(records)):
-        assert look(problem, records[:end]).question == look(problem, records[:end]).question
+        state = look(problem, records[:end])
+        assert state.question == look(problem, records[:end]).question
+        assert not state.ruled_out & state.suspected and (state.suspected or not state.ruled_out)
 
 
 def test_hitting_sets() -> None:
