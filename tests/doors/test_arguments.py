@@ -153,6 +153,7 @@ print(report.causes[0].parameters)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_warnings_that_are_errors_break_no_search_of_a_function(tmp_path) -> None:
     done = subprocess.run([sys.executable, "-W", "error", "-c", SEARCH], capture_output=True, text=True, cwd=tmp_path,
