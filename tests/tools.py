@@ -107,10 +107,9 @@ class Tool:
                 continue
         return found
 
-    def assert_nothing_left(self, within: float = 5.0) -> None:
-        deadline = time.monotonic() + within
-        while self.left() and time.monotonic() < deadline:
-            time.sleep(0.05)
+    def assert_nothing_left(self) -> None:
+        with contextlib.suppress(AssertionError):
+            until(lambda: not self.left())
         assert [process.cmdline() for process in self.left()] == []
 
 

@@ -6,10 +6,8 @@ import json
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -166,7 +164,7 @@ def test_ranks_that_print_their_tracebacks_into_each_other_fail_alike(tmp_path):
 
 @pytest.mark.parametrize(("b", "kind"), [("signal", "signal"), ("hang", "hang")])
 def test_ways_to_fail(tool, b, kind):
-    said = run_status(tool, b, *(["--trial-timeout", "1"] if b == "hang" else []))
+    said = run_status(tool, b, *(["--trial-timeout", "5"] if b == "hang" else []))
     assert said.status == 0, said.all
     failure = result_of(tool)["failure"]
     assert failure["kind"] == kind and failure.get("signal") == {"signal": "SIGSEGV"}.get(kind)
@@ -200,30 +198,6 @@ def test_a_collapse_fails_though_the_command_ends_well(tool):
     files = [path for path in tool.folder.glob("bisect-cfg-studies/**/*") if path.is_file()]
     assert any(path.name == "metrics.jsonl" for path in files)
     assert {path.name for path in files if path.stat().st_mode & 0o077} == set(), "its owner's alone"
-
-
-# ----------------------------------------------------------------------------------------------- killed, and again
-
-
-@pytest.mark.slow
-def test_a_killed_study_goes_on(tool):
-    (tool.folder / "t.py").write_text(
-        "import sys, time, pathlib\ntime.sleep(0.1)\nsys.exit('error: both') if sys.argv[3:5] == ['2', '2'] else None\n"
-    )
-    sides = [word for name in "abcdef" for word in ("--good", f"{name}=1", "--bad", f"{name}=2")]
-    command = ["bisect", "--no-recommend", *sides, "--", sys.executable, "-S", "t.py", *(f"{{{n}}}" for n in "abcdef")]
-    process = tool.start(*command)
-    trials = tool.folder / "bisect-cfg-studies" / "t" / "trials"
-    while len(list(trials.glob("*/ending.json"))) < 5 and process.poll() is None:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    tool.assert_nothing_left()
-    before = {path.parent.name: path.stat().st_mtime_ns for path in trials.glob("*/ending.json")}
-    assert len(before) >= 5
-    assert causes_of(bisected(tool, *command[2:])) == [["c", "d"]]
-    after = {path.parent.name: path.stat().st_mtime_ns for path in trials.glob("*/ending.json")}
-    assert {name: after[name] for name in before} == before, "none of them was run again"
 
 
 # ------------------------------------------------------------------------------------------------------ from Python

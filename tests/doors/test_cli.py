@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
 import re
@@ -66,14 +65,6 @@ def test_the_answer(whole):
     assert not (tool.folder / "out").exists() and not (tool.folder / "done.txt").exists()
     assert sorted(path.name for path in tool.folder.iterdir()) == ["s", "train.py"]
     tool.assert_nothing_left()
-
-
-def test_a_finished_study_answers_again_without_trials(finished):
-    tool = finished
-    before = sorted((tool.folder / "s/trials").iterdir())
-    again = tool("bisect", "train.py", "--study", "s")
-    assert again.status == 0 and "bf16" in again.out
-    assert sorted((tool.folder / "s/trials").iterdir()) == before
 
 
 def test_jobs(tool):
@@ -147,10 +138,6 @@ def test_whole_commands(tool):
     package = tool.folder / "pkg"
     script(tool.folder, name="pkg/train.py")
     (package / "__init__.py").write_text("")
-    assert_clear(
-        tool("bisect", "deepspeed", "pkg/train.py", "--plain"), "deepspeed is not installed here", "pip install"
-    )
-    assert_clear(tool("bisect", sys.executable, "-m", "pkg.none"), "There is no module pkg.none")
     for way in ((), ("--",)):
         folder = f"s{len(way)}"
         said = tool("bisect", "--study", folder, *QUICK, *way, "A=b", sys.executable, "-m", "pkg.train", "-x")
@@ -183,20 +170,6 @@ def test_corrected_good_yaml_goes_on(tool):
 # ----------------------------------------------------------------------------------------------------- the study folder
 
 
-def test_study_of_another_script(finished):
-    tool = finished
-    script(tool.folder, name="other.py")
-    before = (tool.folder / "s/result.json").read_bytes()
-    assert_clear(tool("bisect", "other.py", "--study", "s"), "study of another script", "train.py")
-    assert_clear(tool("bisect", "other.py", "--study", "s", "--restart"), "study of another script", "train.py")
-    assert (tool.folder / "s/result.json").read_bytes() == before
-
-
-def test_study_with_other_arguments(finished):
-    tool = finished
-    assert_clear(tool("bisect", "train.py", "--study", "s", "--", "--x", "1"), "other arguments")
-
-
 def test_changed_script(finished):
     tool, path = finished, finished.folder / "train.py"
     path.write_text(path.read_text() + "# changed\n")
@@ -205,40 +178,7 @@ def test_changed_script(finished):
     assert (tool.folder / "s.old-1/result.json").exists()
 
 
-def test_changed_good_file(tool):
-    script(tool.folder)
-    (tool.folder / "good.yaml").write_text("learning_rate: 1.0e-6\n")
-    assert tool("bisect", ".", "--study", "s", *QUICK).status == 0
-    (tool.folder / "good.yaml").write_text("learning_rate: 1.0e-5\n")
-    assert_clear(tool("bisect", ".", "--study", "s"), "the good file changed", "--restart")
-
-
-def test_folder_in_use(tool):
-    script(tool.folder)
-    (tool.folder / "s").mkdir()
-    with (tool.folder / "s/lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert_clear(tool("bisect", "train.py", "--study", "s"), "is working in")
-        assert_clear(tool("bisect", "train.py", "--study", "s", "--restart"), "is working in")
-
-
-def test_broken_study_db(finished):
-    tool = finished
-    for rest in (tool.folder / "s").glob("study.db-*"):  # what SQLite would restore it from
-        rest.unlink()
-    (tool.folder / "s/study.db").write_text("this is no database, it only looks like a file of one")
-    assert_clear(tool("bisect", "train.py", "--study", "s"), "study.db")
-
-
 # ----------------------------------------------------------------------------------------------------- the command line
-
-
-def test_two_scripts_of_one_name_get_two_studies(tool):
-    script(tool.folder, name="a/x/train.py")
-    script(tool.folder, name="b/x/train.py")
-    assert tool("bisect", "a/x/train.py", *QUICK).status == 0
-    assert tool("bisect", "b/x", *QUICK).status == 0
-    assert sorted(path.name for path in (tool.folder / "bisect-cfg-studies").iterdir()) == ["x", "x-2"]
 
 
 def test_what_a_study_runs_is_shown_as_one_would_type_it(tmp_path):

@@ -116,17 +116,6 @@ def test_options_that_leave_nothing_to_vary(tool, options, words):
     assert_told(tool("bisect", "train.py", *options, *QUICK), words)
 
 
-def test_a_folder_of_other_things_with_links_in_it(tool):
-    write(tool.folder)
-    (tool.folder / "etc/trials").mkdir(parents=True)
-    (tool.folder / "etc/localtime").symlink_to("nowhere")
-    assert_told(tool("bisect", "train.py", "--study", "etc"), "etc is not empty and holds no study")
-    (tool.folder / "etc/localtime").unlink()
-    (tool.folder / "etc/trials/link").symlink_to("nowhere")
-    (tool.folder / "etc/hosts").write_text("")
-    assert_told(tool("bisect", "train.py", "--study", "etc"), "etc is not empty and holds no study")
-
-
 def test_max_trials_counts_the_first_runs(tool):
     write(tool.folder)
     for most in (1, 2):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import time
 
-import pytest
 import toys
 from tools import ForkedTool, assert_clear
 
@@ -63,15 +60,9 @@ def test_a_notebook_is_bisected(tool: ForkedTool) -> None:
     tool.assert_nothing_left()
 
 
-@pytest.mark.slow
-def test_a_killed_study_of_a_notebook_goes_on(tool: ForkedTool) -> None:
+def test_a_study_of_a_notebook_goes_on(tool: ForkedTool) -> None:
     path = toys.notebook(tool.folder, IMPORTS, CONFIG, DIES, TRAIN)
-    process = tool.start("bisect", "train.ipynb", "--study", "study", "--no-recommend")
-    trials = tool.folder / "study" / "trials"
-    while process.poll() is None and not (trials.is_dir() and len(list(trials.iterdir())) >= 2):
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    assert tool("bisect", "train.ipynb", "--study", "study", "--no-recommend", "--max-trials", 1).status == 3
     # Its cells were run again meanwhile, and Jupyter has saved what they printed.
     path.write_text(path.read_text().replace('"execution_count": 1', '"execution_count": 21').replace("of 1", "other"))
     printed, result = answer(tool)

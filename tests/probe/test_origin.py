@@ -142,7 +142,7 @@ def checkpoint(checkpoint_of):
         (14, {"num_iterations": 2, "rows": 3, "max_steps": 18}),
         slow(4, {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "max_steps": 8}),
         slow(4, {"beta": 0.1, "max_steps": 8}),
-        (4, {"lr_scheduler_type": "cosine", "warmup_steps": 6, "max_steps": 10}),
+        slow(4, {"lr_scheduler_type": "cosine", "warmup_steps": 6, "max_steps": 10}),
         (4, {"adapter": True, "beta": 0.1, "max_steps": 8}),
         slow(4, {"adapter": "existing", "beta": 0.1, "max_steps": 8}),
     ],
@@ -163,7 +163,7 @@ def test_with_nothing_changed_the_rows_are_those_of_the_whole_run(checkpoint_of,
         slow({"adam_epsilon": 1e-4}, {"eps": 1e-4}),
         ({"lr_scheduler_type": "cosine"}, {}),
         slow({"max_steps": 16}, {}),
-        ({"warmup_steps": 7, "learning_rate": 1e-3}, {"initial_lr": 1e-3}),
+        slow({"warmup_steps": 7, "learning_rate": 1e-3}, {"initial_lr": 1e-3}),
     ],
 )
 def test_a_changed_setting_is_in_force_as_if_it_had_been_from_the_start(checkpoint, warm, script, changes, in_force):
@@ -180,7 +180,7 @@ def test_a_changed_setting_is_in_force_as_if_it_had_been_from_the_start(checkpoi
     [
         ({"gradient_accumulation_steps": 2}, 3),
         slow({"num_generations": 2}, 3),
-        ({"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}, 1),
+        slow({"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}, 1),
         slow({"num_iterations": 3}, 18),
         ({"steps_per_generation": 3, "gradient_accumulation_steps": 1}, 6),
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import toys
+from tools import slow
 
 from bisect_cfg.probe.protocol import ResumeSkipped
 from bisect_cfg.runner.verdict import INVALID
@@ -59,7 +60,7 @@ def rates(run) -> list[float]:
     return [row["learning_rate"] for row in run.traces.metrics.rows]
 
 
-@pytest.mark.parametrize("way", ["found", "named", "true", "path"])
+@pytest.mark.parametrize("way", ["found", slow("named"), "true", slow("path")])
 def test_a_trial_begins_fresh_at_its_own_rate(warm, resuming, way):
     run, fresh = (warm.run(resuming, json.dumps({"rate": 1e-3, "way": one}), steps=3) for one in (way, None))
     assert run.seen.died is None and run.seen.before == 0, (run.folder / "log.txt").read_text()[-3000:]

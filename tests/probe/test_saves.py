@@ -181,15 +181,15 @@ IN_ANOTHER_PROCESS = """
 
 
 @pytest.mark.parametrize("start", ["config", slow("cold")])
-def test_processes_of_a_training_share_what_it_saved(fresh_tool, library, tmp_path_factory, start):
+def test_processes_of_a_training_share_what_it_saved(tool, library, tmp_path_factory, start):
     own = tmp_path_factory.mktemp("library")
     toys.write_library(own)
     with (own / "torch/__init__.py").open("a") as stream:
         stream.write(textwrap.dedent(LIBRARY_THAT_SAVES))
-    fresh_tool.environment["PYTHONPATH"] = str(own)
-    (fresh_tool.folder / "train.py").write_text(textwrap.dedent(IN_ANOTHER_PROCESS))
-    (fresh_tool.folder / "best.pt").write_text("the user's own")
-    said = fresh_tool("bisect", "train.py", "--study", "s", "--start", start, "--no-recommend")
+    tool.environment["PYTHONPATH"] = str(own)
+    (tool.folder / "train.py").write_text(textwrap.dedent(IN_ANOTHER_PROCESS))
+    (tool.folder / "best.pt").write_text("the user's own")
+    said = tool("bisect", "train.py", "--study", "s", "--start", start, "--no-recommend")
     assert said.status == 0 and "CAUSE   bf16" in said.out, said.all
-    assert (fresh_tool.folder / "best.pt").read_text() == "the user's own"
-    assert {path.name for path in fresh_tool.folder.iterdir()} == {"train.py", "best.pt", "s"}
+    assert (tool.folder / "best.pt").read_text() == "the user's own"
+    assert {path.name for path in tool.folder.iterdir()} == {"train.py", "best.pt", "s"}

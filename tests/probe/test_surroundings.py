@@ -43,7 +43,7 @@ LOOK = """
 @pytest.mark.parametrize(
     ("start", "own_site"), [("config", True), slow("imports", True), slow("cold", True), slow("config", False)]
 )
-def test_same_as_plain_python(fresh_tool, library, tmp_path, start, own_site):
+def test_same_as_plain_python(tool, library, tmp_path, start, own_site):
     home = tmp_path / "home"
     path = script(tmp_path, LOOK, "code/train.py")
     home.mkdir()
@@ -51,16 +51,16 @@ def test_same_as_plain_python(fresh_tool, library, tmp_path, start, own_site):
         other = tmp_path / "own"
         other.mkdir()
         (other / "sitecustomize.py").write_text("import sys\nsys.own_site_was_here = True\n")
-        fresh_tool.environment["PYTHONPATH"] = f"{library}:{other}"
-    fresh_tool.environment |= {"OWN": "x y", "SEEN": str(tmp_path / "seen.json")}
-    fresh_tool.folder = home
+        tool.environment["PYTHONPATH"] = f"{library}:{other}"
+    tool.environment |= {"OWN": "x y", "SEEN": str(tmp_path / "seen.json")}
+    tool.folder = home
     command = [sys.executable, "../code/train.py", "--a", "b c"]
-    subprocess.run(command, cwd=home, env=fresh_tool.environment, stdin=subprocess.DEVNULL, capture_output=True)
+    subprocess.run(command, cwd=home, env=tool.environment, stdin=subprocess.DEVNULL, capture_output=True)
     plain = json.loads((tmp_path / "seen.json").read_text())
     assert plain["site"] is own_site
     (tmp_path / "seen.json").unlink()
     subprocess.run(["rm", "-rf", home / "out"])
-    said = fresh_tool("bisect", "../code/train.py", "--start", start, "--confirm", "1", "--", "--a", "b c")
+    said = tool("bisect", "../code/train.py", "--start", start, "--confirm", "1", "--", "--a", "b c")
     assert said.status == 0, said.all
     watched = json.loads((tmp_path / "seen.json").read_text())  # of the last trial
     modules, as_plain = watched["subprocess"].pop(), plain["subprocess"].pop()
@@ -69,13 +69,13 @@ def test_same_as_plain_python(fresh_tool, library, tmp_path, start, own_site):
     assert path.exists() and sorted(item.name for item in home.iterdir()) == ["bisect-cfg-studies"]
 
 
-def test_own_sitecustomize_that_fails(fresh_tool, library, tmp_path):
+def test_own_sitecustomize_that_fails(tool, library, tmp_path):
     """The interpreter reports such an error and goes on, and so do we."""
     script(tmp_path, "GRPOTrainer(GRPOConfig(bf16=True), lambda number: 1 / 0).train()")
     (tmp_path / "own").mkdir()
     (tmp_path / "own/sitecustomize.py").write_text("raise RuntimeError('broken site')\n")
-    fresh_tool.environment["PYTHONPATH"] = f"{library}:{tmp_path / 'own'}"
-    said = fresh_tool("bisect", "train.py", "--study", "s")
+    tool.environment["PYTHONPATH"] = f"{library}:{tmp_path / 'own'}"
+    said = tool("bisect", "train.py", "--study", "s")
     assert "dies at step 1 with ZeroDivisionError" in said.out, said.all
     assert "broken site" in (tmp_path / "s/trials/0/log.txt").read_text()
 
@@ -93,12 +93,12 @@ AFTERWARDS = """
 """
 
 
-def test_nothing_after_training_runs_and_nothing_is_written(fresh_tool, tmp_path):
+def test_nothing_after_training_runs_and_nothing_is_written(tool, tmp_path):
     folder = tmp_path / "work"
     script(folder, AFTERWARDS)
-    fresh_tool.folder = folder
-    fresh_tool.environment["SEEN"] = str(tmp_path / "seen.txt")
-    said = fresh_tool("bisect", "train.py", "--study", "s")
+    tool.folder = folder
+    tool.environment["SEEN"] = str(tmp_path / "seen.txt")
+    said = tool("bisect", "train.py", "--study", "s")
     assert said.status == 0, said.all
     assert sorted(path.name for path in folder.iterdir()) == ["s", "train.py"]
     for line in (tmp_path / "seen.txt").read_text().splitlines():
@@ -119,12 +119,12 @@ TWO_STAGES = """
 
 
 @pytest.mark.parametrize("start", ["config", slow("cold")])
-def test_a_stage_before_writes_nowhere_and_is_no_factor(fresh_tool, start):
-    script(fresh_tool.folder, TWO_STAGES)
-    said = fresh_tool("bisect", "train.py", "--study", "s", "--start", start)
+def test_a_stage_before_writes_nowhere_and_is_no_factor(tool, start):
+    script(tool.folder, TWO_STAGES)
+    said = tool("bisect", "train.py", "--study", "s", "--start", start)
     assert said.status == 0, said.all
-    assert sorted(path.name for path in fresh_tool.folder.iterdir()) == ["s", "train.py"]
-    result = json.loads((fresh_tool.folder / "s/result.json").read_text())
+    assert sorted(path.name for path in tool.folder.iterdir()) == ["s", "train.py"]
+    result = json.loads((tool.folder / "s/result.json").read_text())
     assert set(result["trials"][0]["values"]) == {"learning_rate", "bf16"}
     assert list(result["causes"][0]["parameters"]) == ["bf16"]
     assert result["start"] == start
@@ -146,14 +146,14 @@ GRPOTrainer(args, step).train()
 
 
 @pytest.mark.parametrize("start", ["config", slow("imports"), slow("cold")])
-def test_libraries_see_what_the_script_sets_before_it_imports_them(fresh_tool, library, start):
-    (fresh_tool.folder / "train.py").write_text(PREPARES)
-    vendored = fresh_tool.folder / "vendored/torch"
+def test_libraries_see_what_the_script_sets_before_it_imports_them(tool, library, start):
+    (tool.folder / "train.py").write_text(PREPARES)
+    vendored = tool.folder / "vendored/torch"
     vendored.mkdir(parents=True)
     own = (library / "torch/__init__.py").read_text()
     (vendored / "__init__.py").write_text(
         own + '\nimport os\nseen, vendored = os.environ.get("READ_AT_IMPORT"), True\n'
     )
-    said = fresh_tool("bisect", "train.py", "--study", "s", "--start", start)
+    said = tool("bisect", "train.py", "--study", "s", "--start", start)
     assert said.status == 0 and "ZeroDivisionError" in said.out, said.all
-    assert json.loads((fresh_tool.folder / "s/result.json").read_text())["start"] == start
+    assert json.loads((tool.folder / "s/result.json").read_text())["start"] == start

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import toys
+from tools import slow
 
 SCRIPT = f"""
     import glob, json, os
@@ -45,8 +48,14 @@ WAYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("before", [False, True])
+AT_FIRST = {("save_model", False), ("save_model", True), ("the last checkpoint", True), ("torch.save", True)}
+"""A way, and whether the user has earlier ones there: shown before anything lands; the others are slow."""
+
+
+@pytest.mark.parametrize(
+    ("way", "before"),
+    [one if one in AT_FIRST else slow(*one) for one in itertools.product(WAYS, (False, True))],
+)
 def test_the_second_stage_loads_what_the_first_has_saved(warm, tmp_path, way, before):
     save, load = WAYS[way]
     text = SCRIPT.replace("{save}", save).replace("{load}", load)

@@ -32,9 +32,6 @@ from bisect_cfg.runner.supervisor import Supervisor
 SEQUENCES, HOSTILE, LANDING = 60, 40, 6
 """Kill sequences and hostile children in all, and how many of either are played before a landing."""
 
-LEFT_SECONDS = 5.0
-"""What was killed may leave others for no longer than this."""
-
 
 def seeds(count: int) -> list[object]:
     return [seed if seed < LANDING else pytest.param(seed, marks=pytest.mark.slow) for seed in range(count)]
@@ -70,7 +67,7 @@ class There:
 
     def assert_nothing_left(self) -> None:
         with contextlib.suppress(AssertionError):
-            until(lambda: not self.read(), LEFT_SECONDS)
+            until(lambda: not self.read())
         left = self.read()
         for _, one in left:
             with contextlib.suppress(psutil.NoSuchProcess):

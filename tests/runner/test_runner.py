@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tools import slow
+from tools import slow, until
 
 from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.probe.protocol import TrainEnd
@@ -291,7 +291,13 @@ def test_server_that_is_killed_is_started_again(bench):
 
 
 def test_interrupt_ends_a_running_trial(bench):
-    threading.Timer(1.0, bench.site.interrupt).start()
+    metrics = bench.folder / f"study/trials/{bench.count + 1}/metrics.jsonl"
+
+    def interrupt() -> None:
+        until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) == 2)
+        bench.site.interrupt()
+
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         bench("hang", patience=60)
     bench.site._interrupted.clear()

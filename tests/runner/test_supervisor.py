@@ -183,32 +183,32 @@ UNWATCHED = """
     [("bisect", "env -i"), *(slow("bisect", way) for way in ("isolated", "without site", "replaced")),
      ("bisect", "daemon"), ("doctor", "env -i")],
 )  # fmt: skip
-def test_training_that_nothing_watches_is_ended(fresh_tool, torch_library, library, command, way):
-    (fresh_tool.folder / "train.py").write_text(textwrap.dedent(UNWATCHED))
-    (fresh_tool.folder / "out").mkdir()
-    (fresh_tool.folder / "out/checkpoint").write_text("the user's own")
+def test_training_that_nothing_watches_is_ended(tool, torch_library, library, command, way):
+    (tool.folder / "train.py").write_text(textwrap.dedent(UNWATCHED))
+    (tool.folder / "out").mkdir()
+    (tool.folder / "out/checkpoint").write_text("the user's own")
     words = ("train.py", way, torch_library, library) if command == "doctor" else (
         "train.py", "--study", "s", "--", way, torch_library, library)  # fmt: skip
-    said = fresh_tool(command, *words, seconds=50)
+    said = tool(command, *words, seconds=50)
     assert_clear(said, "cannot watch", "train.py inner", "Name the script that trains")
-    assert (fresh_tool.folder / "out/checkpoint").read_text() == "the user's own"
-    pids = [int(pid) for pid in (fresh_tool.folder / "pids").read_text().split()]
+    assert (tool.folder / "out/checkpoint").read_text() == "the user's own"
+    pids = [int(pid) for pid in (tool.folder / "pids").read_text().split()]
     assert pids and not any(alive(pid) for pid in pids)
-    fresh_tool.assert_nothing_left()
+    tool.assert_nothing_left()
 
 
-def test_a_command_without_a_probe_may_load_torch(fresh_tool, torch_library):
+def test_a_command_without_a_probe_may_load_torch(tool, torch_library):
     """So may what it starts: Ray's workers have no probe either."""
-    (fresh_tool.folder / "t.py").write_text(
+    (tool.folder / "t.py").write_text(
         "import ctypes, subprocess, sys, time\nif len(sys.argv) == 3:\n"
         "    sys.exit(subprocess.run(['env', '-i', sys.executable, '-S', *sys.argv, 'worker']).returncode)\n"
         "ctypes.CDLL(sys.argv[1])\n"
         f"time.sleep({supervisor_process.PROBE_SECONDS + 2 * supervisor_process.SCAN_SECONDS})\nsys.exit(sys.argv[2])\n"
     )
     words = (sys.executable, "-S", "t.py", torch_library, "{code}")
-    said = fresh_tool("bisect", "--no-recommend", "--good", "code=0", "--bad", "code=error: 7", "--", *words)
+    said = tool("bisect", "--no-recommend", "--good", "code=0", "--bad", "code=error: 7", "--", *words)
     assert said.status == 1 and "error: 7" in said.out and "SIGKILL" not in said.all, said.all
-    fresh_tool.assert_nothing_left()
+    tool.assert_nothing_left()
 
 
 LEFT_ALONE = """
@@ -230,11 +230,11 @@ LEFT_ALONE = """
 """
 
 
-def test_helpers_with_a_probe_and_other_programs_are_left_alone(fresh_tool, torch_library, tmp_path):
+def test_helpers_with_a_probe_and_other_programs_are_left_alone(tool, torch_library, tmp_path):
     (tmp_path / "done").mkdir()
-    fresh_tool.environment["DONE"] = str(tmp_path / "done")
-    script(fresh_tool.folder, LEFT_ALONE)
-    fresh_tool.bisect("train.py", "--steps", "1", *QUICK, "--", torch_library)
+    tool.environment["DONE"] = str(tmp_path / "done")
+    script(tool.folder, LEFT_ALONE)
+    tool.bisect("train.py", "--steps", "1", *QUICK, "--", torch_library)
     words = (tmp_path / "done/done").read_text().split()
     assert words.count("watched") == words.count("reads") > 0
 

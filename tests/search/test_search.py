@@ -116,8 +116,8 @@ def test_what_cannot_be_separated_is_reported_as_such() -> None:
     assert cause.parameters == 0b11 and cause.inseparable == 0b11
 
 
-def test_equal_records_give_equal_questions() -> None:
-    oracle = draw(random.Random(7), 10, rules=2)
+@pytest.mark.parametrize("oracle", [draw(random.Random(7), 10, rules=2), Oracle(10, (0b101,))])
+def test_equal_records_give_equal_questions(oracle: Oracle) -> None:
     _, records, _ = solve(oracle)
     problem = Problem(tuple(f"f{i}" for i in range(10)), lambda mask: holds(oracle.invalid, mask))
     for end in range(len(records)):

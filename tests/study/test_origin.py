@@ -84,7 +84,7 @@ def test_a_late_failure_is_isolated_from_shortly_before_it(real_tool, theirs):
     one of the user's, as which that one serves here."""
     toys.write(real_tool.folder, SCRIPT)
     (real_tool.folder / "failed.log").write_text(" 22%|##  | 90/400 [00:10<00:20, 30.00it/s]\nRuntimeError: planted\n")
-    options = ("--no-where", "--no-recommend", "--prove", "from-checkpoint", *TWO, "train.py")
+    options = ("--no-where", "--no-recommend", "--confirm", 1, "--prove", "from-checkpoint", *TWO, "train.py")
     study = real_tool.bisect("--log", "failed.log", *options, seconds=600)
     begun, told = study.result["origin"], " ".join(study.said.out.split())
     assert study.causes == [["temperature", "weight_decay"]] and study.result["failure"]["step"] == 91
@@ -130,11 +130,12 @@ ROW = f"""
 
 @pytest.mark.training
 def test_a_row_of_the_data_is_found_without_the_training_before_it(real_tool):
-    """Its place in TRL's order is that of its sampler."""
+    """Its place in TRL's order is that of its sampler. The script is a notebook."""
     step = 60
-    toys.write(real_tool.folder, ROW)
-    options = ("--isolate-data", "--no-where", "--prove", "from-checkpoint", *TWO, "--no-recommend")
-    study = real_tool.bisect(*options, "train.py", seconds=600)
+    toys.write(real_tool.folder, "").unlink()
+    toys.notebook(real_tool.folder, ROW)
+    options = ("--isolate-data", "--no-where", "--confirm", 1, "--prove", "from-checkpoint", *TWO, "--no-recommend")
+    study = real_tool.bisect(*options, "train.ipynb", seconds=600)
     assert study.causes == [["temperature"]] and study.result["failure"]["step"] == step
     row = int((study.folder / "trials/0/log.txt").read_text().partition("BAD ")[2].split()[0])
     assert study.result["origin"]["kind"] == "data" and study.result["rows"]["guilty"] == [[row]]
