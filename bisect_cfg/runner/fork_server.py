@@ -32,7 +32,7 @@ from bisect_cfg.runner.hang import PHASE_SECONDS
 from bisect_cfg.runner.ranks import FirstLaunch, free_port
 from bisect_cfg.runner.starts import COLD, IMPORTS, STARTS
 from bisect_cfg.runner.supervisor import Run, Supervisor
-from bisect_cfg.runner.supervisor_process import SERVER_SOCKET
+from bisect_cfg.runner.supervisor_process import server_socket
 from bisect_cfg.targets.captured import Capture
 from bisect_cfg.targets.launch_settings import ACCELERATE, shares_out
 from bisect_cfg.targets.launchers import accelerate_launch
@@ -89,7 +89,7 @@ class ForkServer:
         probed, restore = probe_environment(environment, path)
         self._ours, theirs = socket.socketpair()
         with theirs:
-            write_json(path, protocol.to_json(Serve(restore, list(modules), SERVER_SOCKET)))
+            write_json(path, protocol.to_json(Serve(restore, list(modules), server_socket())))
             self._process = supervisor.start(command, probed, folder, server=theirs.fileno())
         self._lock = threading.Lock()
         self._numbers = itertools.count()

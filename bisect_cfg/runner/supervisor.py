@@ -202,7 +202,7 @@ class Supervisor:
             environment: all variables but the mark.
             folder: of the run; the size of its ``log.txt`` is limited, and its events say if the run was ended.
             log: file in the folder for the output.
-            server: of a fork server, the descriptor to inherit as `supervisor_process.SERVER_SOCKET`.
+            server: of a fork server, the descriptor to inherit as `supervisor_process.server_socket()`.
 
         Raises:
             InputError: the supervisor was killed.

@@ -26,6 +26,7 @@ import gc
 import json
 import os
 import pickle
+import resource
 import select
 import signal
 import socket
@@ -49,9 +50,6 @@ PROBE_SECONDS = 1.0
 MOST_DESCRIPTORS = 8
 """Descriptors that a request can carry. A run is given two at most."""
 
-SERVER_SOCKET = 200
-"""Under this number a fork server has its end of the socket: no process has so many descriptors when it starts."""
-
 PROGRAM = (
     "import sys; sys.path.append(sys.argv[4]); from bisect_cfg.runner.supervisor_process import Supervisor; "
     "Supervisor(int(sys.argv[1]), sys.argv[2], sys.argv[3] == 'True').keep()"
@@ -68,6 +66,11 @@ _PYTHONS = (signal.SIGPIPE, signal.SIGXFSZ)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 _LIBC = ctypes.CDLL(None)
+
+
+def server_socket() -> int:
+    """The descriptor of a fork server's end of its socket: one that no process has when it starts, below its limit."""
+    return min(200, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1)
 
 
 class _Run:
@@ -232,7 +235,7 @@ class Supervisor:
             return
         for one in _PYTHONS:
             signal.signal(one, signal.SIG_DFL)
-        for source, target in zip((handles[0], *handles), (1, 2, SERVER_SOCKET), strict=False):
+        for source, target in zip((handles[0], *handles), (1, 2, server_socket()), strict=False):
             os.dup2(source, target)
         try:
             os.chdir(asked["cwd"])

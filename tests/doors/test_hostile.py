@@ -116,6 +116,22 @@ def test_options_that_leave_nothing_to_vary(tool, options, words):
     assert_told(tool("bisect", "train.py", *options, *QUICK), words)
 
 
+@pytest.mark.parametrize(("options", "words"), [
+    (["--only", "args.bf61"], "Did you mean bf16?"), (["--exclude", "bf61"], "Did you mean bf16?"),
+    (["--keep", "bf61"], "Did you mean bf16?"), (["--keep", "lr"], "learning_rate"),
+    (["--pin", "bf61=true"], "Did you mean bf16?"),
+])  # fmt: skip
+def test_a_name_that_nobody_knows(tool, options, words):
+    write(tool.folder)
+    assert_told(tool("bisect", "train.py", *options), words)
+
+
+def test_devices_by_their_names(tool):
+    write(tool.folder)
+    options = ("--devices", "0,GPU-5f6c,MIG-GPU-1/2/3", "--only", "bf61")  # what comes next is complained of
+    assert_told(tool("bisect", "train.py", *options), "Did you mean bf16?")
+
+
 def test_max_trials_counts_the_first_runs(tool):
     write(tool.folder)
     for most in (1, 2):
@@ -366,20 +382,6 @@ def test_database_of_the_study(study, text):
     (study.folder / "s/study.db").write_text(text)
     assert_told(study("bisect", "train.py", "--study", "s", *QUICK), "study.db", "--restart")
     assert not list((study.folder / "s").glob("study.db-*"))
-
-
-@pytest.mark.parametrize(("options", "words"), [
-    (["--only", "args.bf61"], "Did you mean bf16?"), (["--exclude", "bf61"], "Did you mean bf16?"),
-    (["--keep", "bf61"], "Did you mean bf16?"), (["--keep", "lr"], "learning_rate"),
-    (["--pin", "bf61=true"], "Did you mean bf16?"),
-])  # fmt: skip
-def test_a_name_that_nobody_knows(study, options, words):
-    assert_told(study("bisect", "train.py", "--study", "s", *options), words)
-
-
-def test_devices_by_their_names(study):
-    options = ("--devices", "0,GPU-5f6c,MIG-GPU-1/2/3", "--only", "bf61")  # what comes next is complained of
-    assert_told(study("bisect", "train.py", "--study", "s", *options), "Did you mean bf16?")
 
 
 def test_a_script_that_is_gone_and_a_study_that_moved(study):

@@ -215,7 +215,7 @@ def test_a_secret_within_a_value_of_any_command(tool):
     )
     words = ("--workers", "8", "--fast", "--quality", f"hub_token={FLAG}")
     good = ("--good", "workers=1", "--good", "fast=false", "--good", "quality=low")
-    program = (sys.executable, "-S", "render.py")
+    program = (sys.executable, "render.py")
     said = tool("bisect", "--study", "s", *good, "--", *program, *words)
     assert said.status == 0 and FLAG not in said.all, said.all
     assert (tool.folder / "s/safe_config.yaml").exists() and files_with(tool.folder / "s", FLAG) == []

@@ -16,8 +16,7 @@ GOOD = {name: (1e-6 * 10**number, 256 + number, False, "adamw")[number % 4] for 
 BAD = {name: (3e-2 * 10**number, 8 + number, True, None)[number % 4] for number, name in enumerate(NAMES)}
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("rate", [1.0, 0.7])
+@pytest.mark.parametrize(("rate", "seed"), [(1.0, 0), (1.0, 1), (0.7, 0)])
 @pytest.mark.parametrize("kind", ["one setting", "two together", "two, each by itself"])
 def test_importance_ranks_the_guilty_first_and_the_best_trial_is_recommended(kind: str, rate: float, seed: int) -> None:
     rng = random.Random(seed)
