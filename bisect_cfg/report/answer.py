@@ -278,6 +278,7 @@ class Answer(Part):
     horizon: int | None = None
     origin: Origin | None = None
     rows: JsonObject | None = None
+    placebo: str = ""
     notes: tuple[str, ...] = ()
     warnings: tuple[Warnings, ...] = ()
     simulated: str = ""

@@ -99,6 +99,7 @@ def answer_of(found: Findings, environment: Fingerprint) -> Answer:
         horizon=found.horizon,
         origin=origin,
         rows=None if found.rows is None else found.rows.to_json(),
+        placebo=found.placebo,
         notes=(*found.notes, *searched.notes),
         warnings=tuple(_warnings(found)),
         # One that dies before it trains does not say it.

@@ -42,6 +42,8 @@ class Findings:
         horizon: steps per trial.
         origin: where the trials began; None: at the beginning of the training.
         proven: where they did not begin at step 0, whether the claims showed the same there; None: not run.
+        placebo: how a setting that can change nothing changed the outcome, in sentences; "" if it did not, or was not
+            tried.
         notes: sentences for the user.
         details: by trial number, what the runner kept of it (folder, steps, remarks, ...).
         seconds: wall-clock time of this call.
@@ -68,6 +70,7 @@ class Findings:
     horizon: int | None = None
     origin: Origin | None = None
     proven: bool | None = None
+    placebo: str = ""
     notes: tuple[str, ...] = ()
     details: Mapping[int, JsonObject] = field(default_factory=dict)
     seconds: float = 0.0

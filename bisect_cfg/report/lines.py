@@ -229,7 +229,7 @@ def _causes(answer: Answer) -> Iterator[Line]:
             f"The failure is random: {percent(rate)} of the runs that have {a} cause show it "
             f"(95 % interval: {percent(low)} to {percent(high)}).",
         )
-    yield Line("", others(answer), TEXT if answer.complete else NOTE)
+    yield Line("", answer.placebo or others(answer), TEXT if answer.complete else NOTE)
     yield from _not_varied(answer)
 
 

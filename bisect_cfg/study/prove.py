@@ -1,11 +1,15 @@
-"""Prove: what was shown from a checkpoint, run from step 0 as well, where that is affordable or asked for."""
+"""Prove: what was shown from a checkpoint, run from step 0 as well, where that is affordable or asked for; and a claim
+about a random failure, with a placebo: a setting that can change no outcome.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Status, configuration_of
+from bisect_cfg.common.parameters import every, parameter
 from bisect_cfg.common.words import count, duration
 from bisect_cfg.report.sentences import since
 from bisect_cfg.runner.plan import Plan
@@ -20,6 +24,10 @@ from bisect_cfg.study.study import Phase, Study
 
 ASKED, LEFT_OUT = "from-start", "from-checkpoint"
 """What `--prove` says."""
+
+PLACEBO_RUNS = 12
+"""So many runs with a placebo at most, of a configuration that fails and of one that passes: a failure that shows in
+fewer than a fifth of its runs would take more to be missed."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,7 @@ def prove(study: Study) -> Phase | None:
             return find_factors
         report = replace(report, complete=False)
     study.find(report=with_defaults_of_the_moved(study, report))
+    _try_placebo(study)
     return None
 
 
@@ -132,3 +141,58 @@ def _shown(study: Study, proof: _Proof) -> tuple[bool, str]:
             f"{what} does not fail in {steps}: the training before, with your other settings, contributes to it.",
         )
     return False, f"{what} shows {verdict.signature}."
+
+
+# --------------------------------------------------------------------------------------------------------- placebos
+
+
+def _try_placebo(study: Study) -> None:
+    """Where the failure showed itself random, toggle a setting that can change nothing: what fails still fails, in one
+    of so many runs that all would pass by chance too rarely, and what passes still passes in as many. If not, it is
+    something about the runs that decides, and the answer says so."""
+    report, settings = study.answer.report, study.settings
+    rate = report.reproduction_rate or 1.0
+    if not report.causes or rate >= 1 or not settings.seen:
+        return
+    name = next(name for name, known in every().items() if known.placebo)
+    now, runs = settings.capture.args.resolved.get(name), _runs_to_miss(rate, study.options.confidence)
+    if not isinstance(now, bool) or runs > PLACEBO_RUNS:
+        return
+    fails, without = report.causes[0].evidence.fails, report.causes[0].evidence.without
+    cause, passes = " and ".join(report.causes[0].parameters), next(iter(without.values()))
+    study.listener.phase("prove", f"trying a placebo ({name}): it can change nothing")
+    try:
+        for claim, expected, otherwise in (
+            (fails, Outcome.FAIL, f"none of {count(runs, 'run')} with {cause} failed"),
+            (passes, Outcome.PASS, f"a run without {next(iter(without))} failed"),
+        ):
+            configuration = configuration_of(claim.subset or (), settings.good, settings.bad)
+            failed = _fails_among(study, f"placebo-{expected.value}", {**configuration, name: not now}, runs)
+            if claim.subset is not None and failed != (expected is Outcome.FAIL):
+                study.find(status=Status.INCONCLUSIVE, placebo=_told(name, not now, otherwise))
+                study.find(report=replace(report, status=Status.INCONCLUSIVE, complete=False))
+                return
+    except Spent as spent:
+        study.note(f"{spent} No placebo was tried to the end.")
+
+
+def _told(name: str, value: bool, otherwise: str) -> str:
+    return (
+        f"A placebo changed the outcome: with {name}={value}, which can change nothing ({parameter(name).why}), "
+        f"{otherwise}. So something about this machine or the runs decides, perhaps no setting: first look for what "
+        "else runs here, and at what differs between two runs of one configuration."
+    )
+
+
+def _runs_to_miss(rate: float, confidence: float) -> int:
+    """After so many passes of what fails at this rate, that rate is not believed any more."""
+    return math.ceil(math.log(1 - confidence) / math.log(1 - rate))
+
+
+def _fails_among(study: Study, question: str, configuration: Configuration, runs: int) -> bool:
+    """Whether one of so many runs fails."""
+    plans = (
+        Plan(f"{question}-{number}", configuration, study.trials.horizon, purpose=Purpose.CHECK)
+        for number in range(1, runs + 1)
+    )
+    return any(study.outcome_of(study.made(plan)) is Outcome.FAIL for plan in plans)

@@ -1,4 +1,5 @@
-"""Claims that were shown from a checkpoint, run from step 0: what is run, what it says, and where the budget ends."""
+"""Claims that were shown from a checkpoint, run from step 0: what is run, what it says, and where the budget ends. And
+placebos, where the failure is random."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bisect_cfg.common.configuration import Status
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.study.factors import find_factors
 from bisect_cfg.study.prove import prove
@@ -75,3 +77,37 @@ def test_without_a_checkpoint_or_a_cause_there_is_nothing_to_run(tmp_path, origi
     study = shown_late(tmp_path, origin=origin)
     study.find(report=report)
     assert prove(study) is None and not study.trials.ran and study.answer.report == report
+
+
+def random_failure(folder: Path, died: Collection[str], rate: float | None = 0.7) -> Study:
+    study = shown_late(folder, died, origin=None)
+    args = study.settings.capture.args
+    args.resolved["disable_tqdm"] = False
+    study.find(report=replace(REPORT, reproduction_rate=rate))
+    assert prove(study) is None
+    return study
+
+
+@pytest.mark.parametrize(
+    ("died", "said", "runs"),
+    [
+        (["placebo-fail-2"], "", 2 + 3),
+        ([], "none of 3 runs with", 3),
+        (["placebo-fail-1", "placebo-pass-2"], "a run without", 1 + 2),
+    ],
+)
+def test_a_random_failure_is_tried_with_a_placebo(tmp_path, died, said, runs) -> None:
+    """Of what fails in 7 of 10 runs three passes in a row are rarer than 5 %."""
+    study = random_failure(tmp_path, died)
+    answer = study.answer
+    assert len(study.trials.ran) == runs and said in answer.placebo and bool(said) == bool(answer.placebo)
+    assert all(plan.configuration["disable_tqdm"] is True for _, plan, _ in study.trials.ran)
+    assert (answer.report.status == Status.INCONCLUSIVE) == bool(said) and answer.report.causes == REPORT.causes
+    if said:
+        assert answer.status is Status.INCONCLUSIVE and not answer.report.complete
+
+
+@pytest.mark.parametrize("rate", [1.0, None, 0.05])
+def test_no_placebo_is_tried_where_runs_repeat_themselves_or_it_would_take_too_many(tmp_path, rate) -> None:
+    study = random_failure(tmp_path, [], rate)
+    assert not study.trials.ran and not study.answer.placebo

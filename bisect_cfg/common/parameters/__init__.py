@@ -25,6 +25,7 @@ odds and weight 1, free to vary, no resource. The fields of a row, all but `name
                      that cannot be afforded
     work             true if a step's duration is proportional to it, at worst
     pinned           why it is never a factor
+    placebo          true if it is a switch that can change no outcome: it is toggled to see whether anything does
     redirected       true if every trial sets it itself (`bisect_cfg.probe.side_effects`, `watch`)
 
     gone             what became of a name (of those under `also`, where there are any) that people carry over
@@ -80,6 +81,7 @@ class Parameter:
     resource: tuple[str, ...] = ()
     work: bool = False
     pinned: str = ""
+    placebo: bool = False
     redirected: bool = False
     gone: str = ""
     instead: str = ""
