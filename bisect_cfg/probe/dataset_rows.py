@@ -1,4 +1,5 @@
-"""Which rows of the dataset each optimizer step takes, and other rows in the place of some.
+"""Which rows of the dataset each optimizer step takes, and each evaluation; those of the failing run first, in every
+trial; and other rows in the place of some.
 
 Told by the batch sampler: it runs in the training's own process, however many workers load the data, and skips nothing
 when a training begins in the middle of an epoch. Its class is exchanged for one of its own kind, since accelerate looks
@@ -15,42 +16,117 @@ from .wrap import around
 _PROMPT = "prompt"
 
 
-_state = {"wanted": False, "exchanged": {}}  # of one trial
+class _State:  # of one trial
+    first = ()  # rows of the training set that come before all others
+    exchanged = {}
+    evaluated = False  # whether those are of the evaluation set
+    due = None  # after how many steps it evaluates, whatever its settings say of when
+    measured = False  # whether the text in rows is measured
+    drawn = []  # batches of the evaluation set that are not evaluated yet
+
+
+_state = _State()
 
 
 def set_orders(request):
     """What `protocol.TrialOrders` says of the rows of this trial."""
-    _state["wanted"] = any(part is not None for part in (request.exchanged, request.origin, request.instruments))
-    _state["exchanged"] = {int(row): other for row, other in (request.exchanged or {}).items()}
+    failing, exchanged = request.failing or protocol.FailingData([]), request.exchanged
+    _state.first, _state.due, _state.drawn = failing.rows, failing.evaluates, []
+    _state.evaluated = failing.evaluates is not None
+    _state.exchanged = {int(row): other for row, other in (exchanged or {}).items()}
+    _state.measured = exchanged is not None
 
 
 def watch(trainer):
-    """From now on note the rows of each step of a training, and exchange some, if that is wanted."""
+    """From now on note the rows of each step of a training and of its evaluations, put those of the failing run first,
+    and exchange some."""
 
-    def make_loader(original, /, *args, **kwargs):
-        loader = original(*args, **kwargs)
-        try:
-            _note(trainer, loader)
-        except Exception:  # a loader of another make: its rows have no names
-            pass
-        return loader
+    def with_rows(prepare):
+        def make_loader(original, /, *args, **kwargs):
+            loader = original(*args, **kwargs)
+            try:
+                prepare(trainer, loader)
+            except Exception:  # a loader of another make: its rows have no names
+                pass
+            return loader
 
-    if _state["wanted"]:
-        around(trainer, "get_train_dataloader", make_loader)
+        return make_loader
+
+    def predict(original, /, *args, **kwargs):
+        if _state.drawn:
+            _tell(trainer.eval_dataset, trainer.state.global_step, _state.drawn.pop(0), True)
+        return original(*args, **kwargs)
+
+    around(trainer, "get_train_dataloader", with_rows(_prepare_training))
+    around(trainer, "get_eval_dataloader", with_rows(_prepare_evaluation))
+    around(trainer, "prediction_step", predict)
 
 
-def _note(trainer, loader):
-    sampler = loader.batch_sampler
-    cls, steps = type(sampler), max(math.ceil(len(loader) / trainer.args.gradient_accumulation_steps), 1)
+def is_due(args, steps):
+    """Whether the evaluation is due in which the failing run died, so many steps after this trial began."""
+    due = _state.due is not None and steps >= _state.due and getattr(args, "eval_strategy", "no") != "no"
+    if due:
+        _state.due = None
+    return due
+
+
+def note_end(step):
+    """Note that an evaluation is over."""
+    record.event(protocol.StepRows(step, [], [], None, True))
+
+
+def _give(sampler, batches_of):
+    """Have a sampler give `batches_of` the batches that it would have given."""
+    cls = type(sampler)
 
     class Noted(cls):
         """Gives what it always gave, and tells us."""
 
         def __iter__(self):
-            return _noted(trainer, steps, super().__iter__())
+            return batches_of(super().__iter__())
 
     Noted.__name__, Noted.__qualname__, Noted.__module__ = cls.__name__, cls.__qualname__, cls.__module__
     sampler.__class__ = Noted
+
+
+# ------------------------------------------------------------------------------------------------------- the training
+
+
+def _prepare_training(trainer, loader):
+    each = loader.batch_sampler  # the batches of this process, and those of all
+    every = getattr(each, "batch_sampler", each)
+    together = 1 if every is each or getattr(each, "split_batches", False) else getattr(each, "num_processes", 1)
+    accumulated = trainer.args.gradient_accumulation_steps
+    steps = max(math.ceil(len(loader) / accumulated), 1)
+    place = _first_rows(_state.first, len(trainer.train_dataset)) if _state.first else None
+
+    def placed(batches):
+        passed_over = trainer.state.global_step % steps * accumulated * together
+        for number, batch in enumerate(batches):
+            yield batch if number < passed_over or not _are_rows(batch) else list(map(place, batch))
+
+    if place is not None:
+        _give(every, placed)
+    _give(each, lambda batches: _noted(trainer, steps, batches))
+
+
+def _first_rows(wanted, total):
+    """A function that is asked for each row as a sampler gives it, and says which one comes in its place: first those
+    that are wanted, in their order. Each of a dataset of so many rows still comes as often as any other."""
+    waiting = [row for row in wanted if row < total]
+    first, others, there = {*waiting}, [], {}
+    waiting.reverse()
+
+    def place(row):
+        if row not in there:
+            if waiting:
+                there[row] = waiting.pop()
+                others.extend([row] if row not in first else [])
+            else:
+                there[row] = others.pop(0) if row in first else row
+        return there[row]
+
+    return place
 
 
 def _noted(trainer, steps, batches):
@@ -60,21 +136,51 @@ def _noted(trainer, steps, batches):
     within, rows = 0, []  # of the epoch's step whose batches are being given
 
     def tell():
-        step, data = begun - begun % steps + within, trainer.train_dataset
+        step = begun - begun % steps + within
         if rows and step > begun:  # those before are passed over
-            total, taken = len(data) if hasattr(data, "__len__") else None, list(dict.fromkeys(rows))
-            record.event(protocol.StepRows(step, taken, [_characters(data, row) for row in taken], total))
+            _tell(trainer.train_dataset, step, rows)
         rows.clear()
 
     for place, batch in enumerate(batches):
         within = place // trainer.args.gradient_accumulation_steps + 1
-        if isinstance(batch, (list, tuple)) and all(isinstance(row, int) for row in batch):
-            batch = [_state["exchanged"].get(row, row) for row in batch]
+        if _are_rows(batch):
+            batch = batch if _state.evaluated else [_state.exchanged.get(row, row) for row in batch]
             rows += batch
         if (place + 1) % trainer.args.gradient_accumulation_steps == 0:
             tell()
         yield batch
     tell()  # the last step of an epoch may have fewer batches
+
+
+# ------------------------------------------------------------------------------------------------------ the evaluation
+
+
+def _prepare_evaluation(trainer, loader):
+    """Its batches are noted when they are evaluated, so that a run died of the one that was noted last."""
+
+    def drawn(batches):
+        _state.drawn.clear()
+        for batch in batches:
+            if _state.evaluated and _are_rows(batch):
+                batch = [_state.exchanged.get(row, row) for row in batch]
+            _state.drawn.append(list(batch))
+            yield batch
+
+    if not isinstance(trainer.eval_dataset, dict):  # the rows of several sets have no names yet
+        _give(loader.batch_sampler, drawn)
+
+
+# ---------------------------------------------------------------------------------------------------------------- both
+
+
+def _are_rows(batch):
+    return isinstance(batch, (list, tuple)) and all(isinstance(row, int) for row in batch)
+
+
+def _tell(data, step, rows, evaluated=False):
+    total, taken = len(data) if hasattr(data, "__len__") else None, list(dict.fromkeys(rows))
+    measured = [_characters(data, row) for row in taken] if _state.measured else [None] * len(taken)
+    record.event(protocol.StepRows(step, taken, measured, total, evaluated))
 
 
 def _characters(data, row):

@@ -39,6 +39,7 @@ REFERENCE_FILE = "reference.pt"
 
 class _State:  # of one trial
     orders = None  # protocol.Origin; None: the beginning
+    failing = None  # protocol.FailingData; None: there is none yet
     reseed = None  # a seed of this trial's own
     loading = ""  # what is being loaded
     wanted = None  # the step to be reached
@@ -49,7 +50,7 @@ state = _State()
 
 def set_orders(request):
     """What `protocol.TrialOrders` says of where this trial begins."""
-    state.orders, state.reseed = request.origin, request.overrides.get("args.seed")
+    state.orders, state.failing, state.reseed = request.origin, request.failing, request.overrides.get("args.seed")
     state.loading, state.wanted = "", None
 
 
@@ -62,12 +63,11 @@ def begin(trainer, args, kwargs):
         kwargs: the same.
 
     Returns:
-        What to call `train` with, and how many of its optimizer steps (at least 1) are as much data as one of the
-        user's.
+        What to call `train` with, and how many steps more than the failing run it needs for the failing data.
     """
-    origin = state.orders
+    origin, (needed, more) = state.orders, _steps_of_failing(trainer)
     if origin is None:
-        return args, kwargs, 1.0
+        return args, kwargs, more
     intake = intake_of(trainer)
     step = _first_step(trainer, origin, intake)
     _keep_settings(trainer, origin, step)
@@ -79,10 +79,8 @@ def begin(trainer, args, kwargs):
     if hasattr(trainer, "_buffered_inputs"):
         trainer._step = step * intake.accumulated
     record.event(protocol.Resumed(step, origin.checkpoint, intake))
-    ratio = 1.0 if origin.intake is None else _prompts_per_step(origin.intake) / _prompts_per_step(intake)
-    if origin.until is not None:
-        state.wanted = step + math.ceil((origin.until - origin.step) * ratio)
-    return args[1:], {**kwargs, "resume_from_checkpoint": _folder(trainer, origin, step)}, max(1.0, ratio)
+    state.wanted = None if needed is None else step + needed
+    return args[1:], {**kwargs, "resume_from_checkpoint": _folder(trainer, origin, step)}, more
 
 
 def refused(error):
@@ -117,6 +115,21 @@ def intake_of(trainer):
     names = ("num_generations", "steps_per_generation", "num_iterations")
     generations, steps, iterations = (getattr(args, name, None) or 1 for name in names)
     return protocol.Intake(max(each * steps // generations, 1), steps * iterations, args.gradient_accumulation_steps)
+
+
+def _steps_of_failing(trainer):
+    """In how many steps this trial comes through the failing data, and how many more these are than in the failing run;
+    None, and 0, where that is not asked or not known."""
+    failing = state.failing
+    if failing is None or failing.steps is None:
+        return None, 0
+    try:
+        own = intake_of(trainer)
+    except (AttributeError, TypeError, ZeroDivisionError):  # a trainer of another make
+        own = failing.intake
+    ratio = _prompts_per_step(failing.intake) / _prompts_per_step(own) if failing.intake is not None else 1.0
+    needed = math.ceil(failing.steps * ratio)
+    return needed, max(needed - failing.steps, 0)
 
 
 def _prompts_per_step(intake):

@@ -193,8 +193,19 @@ class Origin:
     checkpoint: str | None
     step: int  # the optimizer step after which the trial begins
     intake: Intake | None = None  # of the training that came there; None: as the trial's own
-    until: int | None = None  # the step of that training which a trial has to reach to say anything; None: any
     draw: int = 0  # without a checkpoint, which random numbers the trial draws: any other number, others
+
+
+@dataclass(frozen=True)
+class FailingData:
+    """What the failing run took from where trials begin to the step at which it failed. Every trial takes it first, in
+    whatever batches its settings make: what only moves a row to another step is no cure."""
+
+    rows: list[int]  # of the training set, in their order; [] where they have no names, or it did not die
+    # in which it took them: a trial makes so many more as it needs to come through them; None: that says nothing
+    steps: int | None = None
+    intake: Intake | None = None  # how it took them; None: as the trial does
+    evaluates: int | None = None  # it died in an evaluation, after so many steps: what evaluates at all does it then
 
 
 @dataclass(frozen=True)
@@ -226,10 +237,11 @@ class TrialOrders:
     processes: int | None = None  # how many train together; None: as many as the user's command starts
     launcher: str | None = None  # what starts them in place of what the user typed; None: what the user typed
     origin: Origin | None = None  # where the training begins; None: at its beginning
+    failing: FailingData | None = None  # what it takes first; None: what its sampler gives
     checkpoints: CheckpointOrders | None = None  # how checkpoints are saved on the way; None: not at all
     least_seconds: float = 0.0  # of training that the run makes at least, also after `steps`
-    # row of the dataset, as text -> the row that is taken in its place; None: the rows of a step are not noted either,
-    # unless the trial begins in the middle of the training
+    # row of the dataset, as text -> the row that is taken in its place; None: the text in the rows of a step is not
+    # measured either
     exchanged: dict[str, int] | None = None
 
 
@@ -574,13 +586,15 @@ class PlannedSteps(Event, tag="schedule"):
 
 
 class StepRows(Event, tag="step_rows"):
-    """Rows of the dataset that an optimizer step is about, in this process."""
+    """Rows of the dataset that an optimizer step is about, in this process; or those of the evaluation set that are
+    evaluated now, after this step, none when that is over."""
 
     step: int  # counted from 1
     # their places in the dataset, from 0; of a step that uses completions again, those they were made for
     rows: list[int]
     characters: list[int | None]  # the text in each; None where that is not known
     total: int | None = None  # rows of the dataset; None if it does not say
+    evaluated: bool = False
 
 
 class NonFiniteParameters(Event, tag="non_finite_parameters"):

@@ -30,7 +30,7 @@ from . import (
     values,
     wrap,
 )
-from .standard_library import _getframe, math, os, threading, time, traceback
+from .standard_library import _getframe, os, threading, time, traceback
 
 # How many steps a reproduction may go on after its weights became non-finite. The user's run would die of the
 # sampling error in the next step; some engines sample on, and then there is nothing more to wait for.
@@ -218,9 +218,9 @@ def _watch(trainer, stage, args, kwargs):
     trainer.args.logging_nan_inf_filter = False  # it hides what we look for; it only concerns logging
     steps = None if stage else orders.steps
     if not stage:
-        args, kwargs, times = origin.begin(trainer, args, kwargs)
+        args, kwargs, more = origin.begin(trainer, args, kwargs)
         dataset_rows.watch(trainer)
-        steps = None if steps is None else math.ceil(steps * times)
+        steps = None if steps is None else steps + more
     module = sys.modules["transformers.trainer"]
     watcher = type("StepWatcher", (_StepWatcher, module.TrainerCallback), {})(trainer, steps)
     trainer.add_callback(watcher)
@@ -374,7 +374,12 @@ class _StepWatcher:
                 record.event(protocol.NonFiniteParameters(state.global_step, name))
         self.pending["non_finite_parameters"] = self.bad_since is not None
         control.should_log = True
+        if dataset_rows.is_due(args, state.global_step - self.first_step):
+            control.should_evaluate = True
         return control
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        dataset_rows.note_end(state.global_step)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if self.pending is None or not logs or "loss" not in logs:

@@ -16,15 +16,16 @@ reported are rows that are far too long, or empty."""
 
 @dataclass(frozen=True)
 class RowsOfStep:
-    """The rows that a step takes.
+    """The rows that a step takes, or a batch of an evaluation.
 
     Attributes:
-        step: optimizer step of the training, counted from 1.
+        step: optimizer step of the training, counted from 1; the one that an evaluation comes before.
         rows: their places in the dataset, from 0.
         characters: text in each; None where that is not known.
         healthy: rows of the steps before it in the same run, which passed.
         total: rows of the dataset; None if that is not known.
         healthy_characters: text in the longest of the rows before it; 0 if that is not known.
+        evaluated: whether they are of the evaluation set.
     """
 
     step: int
@@ -33,6 +34,12 @@ class RowsOfStep:
     healthy: tuple[int, ...] = ()
     total: int | None = None
     healthy_characters: int = 0
+    evaluated: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where they are taken."""
+        return f"the evaluation after step {self.step - 1}" if self.evaluated else f"step {self.step}"
 
     def longest(self) -> str:
         """That a row is longer than all before it, in a sentence; "" if none is, or that is not known."""
@@ -85,6 +92,7 @@ class FoundRows:
         """For result.json."""
         return {
             "step": self.of.step,
+            "dataset": "evaluation" if self.of.evaluated else "training",
             "rows": [
                 {"row": row, "characters": length} for row, length in zip(self.of.rows, self.of.characters, strict=True)
             ],
@@ -106,18 +114,19 @@ class FoundRows:
         for rows in self.guilty:
             named = [f"row {row}{_text(lengths[row])}" for row in rows]
             does = "does" if len(rows) == 1 else "together do"
-            parts.append(f"{' and '.join(named)} of the dataset {does} it")
+            which = "evaluation set" if self.of.evaluated else "dataset"
+            parts.append(f"{' and '.join(named)} of the {which} {does} it")
         others = [f"row {(self.others or {}).get(row)}" for rows in self.guilty for row in rows]
         by_itself = ", each by itself" if len(parts) > 1 else ""
         their = "its" if len(others) == 1 else "their"
-        several = f" Step {self.of.step} takes {len(lengths)} rows" + (
-            f" of {known[0]} to {known[-1]} characters." if known else "."
-        )
+        spread = f" of {known[0]} to {known[-1]} characters" if known else ""
+        of_them = f" {self.of.place[:1].upper()}{self.of.place[1:]} takes {len(lengths)} rows{spread}."
+        moves = "" if self.of.evaluated else " Shuffling, or another seed, would only move the failure to another step."
         other = "" if self.complete else " There may be others: the search ended too early to tell."
         return (
             f"{'; '.join(parts)}{by_itself}: with {', '.join(others)} in {their} place it trains ({self.trials} runs; "
             "rows are counted from 0)."
-            f"{several if len(lengths) > 1 else ''}{other}"
+            f"{moves}{of_them if len(lengths) > 1 else ''}{self.of.longest()}{other}"
         )
 
 

@@ -116,7 +116,7 @@ def _background(answer: Answer, program: str) -> Iterator[Line]:
         first, *more = contrast_lines(answer.only_failing)
         yield Line("Only", first)
         yield from _labelled("", more, detail=True)
-    if answer.rows is not None:
+    if answer.rows is not None and not _rows_of_cause(answer):
         yield Line("Rows", answer.rows["text"])
     issue = answer.known_issue
     if issue is not None and answer.status == Status.ISOLATED:
@@ -220,6 +220,8 @@ def _causes(answer: Answer) -> Iterator[Line]:
     subject = "Your run" if answer.target.script else "The trial"
     for number, cause in enumerate(answer.causes, 1):
         yield from _cause("CAUSE" if len(answer.causes) == 1 else f"CAUSE {number}", cause, subject, answer)
+    if text := _rows_of_cause(answer):
+        yield Line("", f"On certain data: {text}")
     rate = answer.reproduction.rate
     if rate is not None and rate < 1:
         low, high = answer.reproduction.interval_95 or (0.0, 1.0)
@@ -231,6 +233,12 @@ def _causes(answer: Answer) -> Iterator[Line]:
         )
     yield Line("", answer.placebo or others(answer), TEXT if answer.complete else NOTE)
     yield from _not_varied(answer)
+
+
+def _rows_of_cause(answer: Answer) -> str:
+    """What is said of rows of the dataset that belong to the cause; "" if none do."""
+    rows = answer.rows or {}
+    return str(rows["text"]) if answer.causes and rows.get("guilty") else ""
 
 
 def _not_varied(answer: Answer) -> Iterator[Line]:

@@ -94,6 +94,7 @@ def orders_of(
         processes=None if capture is None else processes_in(capture.args, overrides),
         launcher=cast("str | None", overrides.get(LAUNCHER)),
         origin=plan.origin,
+        failing=plan.failing,
         checkpoints=plan.checkpoints,
         least_seconds=plan.least_seconds,
         exchanged=None if plan.exchanged is None else {str(row): other for row, other in plan.exchanged.items()},

@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bisect_cfg.common.configuration import Configuration, Purpose
-from bisect_cfg.probe.protocol import CheckpointOrders, Encoded, InputPlaces, InstrumentOrders, Origin, Targets
+from bisect_cfg.probe.protocol import (
+    CheckpointOrders,
+    Encoded,
+    FailingData,
+    InputPlaces,
+    InstrumentOrders,
+    Origin,
+    Targets,
+)
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Standard
@@ -45,13 +53,14 @@ class Plan:
         least_seconds: of training, which the run makes even after `steps`.
         checkpoints: how it saves checkpoints for us; None: not at all.
         instruments: what to find out besides; None for an ordinary trial.
-        exchanged: dataset row -> the row that takes its place; None: which rows a step takes is not recorded.
+        exchanged: dataset row -> the row that takes its place; None: the text in the rows of a step is not measured.
         environment: further environment variables.
         max_seconds: the run is ended as too costly after so long.
         max_step_seconds: the same by the pace of its first `PACE_STEPS` steps.
         overrides: what the probe changes in the script; None: what `configuration` means.
         targets: which objects the probe changes; None: those of the study's settings.
         origin: where the training begins; None: at its beginning.
+        failing: what it takes of its data before all else; None: as its own settings say.
         standard: what the run is held against while it goes on.
         requirements: the packages of its environment, as lines of a requirements file; None: the user's environment.
         work: how much longer its steps are expected to take than those of the good configuration.
@@ -78,6 +87,7 @@ class Plan:
     overrides: Mapping[str, Encoded] | None = None
     targets: Targets | None = None
     origin: Origin | None = None
+    failing: FailingData | None = None
     standard: Standard = Standard()
     requirements: Sequence[str] | None = None
     work: float = 1.0

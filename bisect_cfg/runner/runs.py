@@ -13,7 +13,14 @@ from bisect_cfg.common.cells import with_cells
 from bisect_cfg.common.configuration import Purpose, Value
 from bisect_cfg.common.json_files import JsonObject, write_json
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.protocol import EVENTS_FILE, IN_EACH_TRAINING, Opened
+from bisect_cfg.probe.protocol import (
+    EVENTS_FILE,
+    IN_EACH_TRAINING,
+    FailingData,
+    Opened,
+    PlannedSteps,
+    StepRows,
+)
 from bisect_cfg.runner.hang import Place
 from bisect_cfg.runner.observe import observe, observe_command
 from bisect_cfg.runner.ranks import ranks_of
@@ -77,6 +84,35 @@ class Run:
             if rank.number == (self.seen.rank or 0):
                 return rank.traces.folder, rank.traces
         return self.folder, self.traces
+
+    @functools.cached_property
+    def taken(self) -> list[list[StepRows]]:
+        """The rows that each of its processes took."""
+        traces = [rank.traces for rank in ranks_of(self.traces)] or [self.traces]
+        return [one.all(StepRows) for one in traces]
+
+    @property
+    def evaluating(self) -> list[StepRows]:
+        """The rows of the evaluation set that its processes were at when it died; [] if it did not die of them."""
+        last = [next((event for event in reversed(events) if event.evaluated), None) for events in self.taken]
+        return [event for event in last if event is not None and event.rows and self.seen.died is not None]
+
+    def data_after(self, begun: int) -> FailingData | None:
+        """What it took from a step of the training to the one at which it failed; None if it did not fail, or began
+        later than that."""
+        failed, shown = self.shown.step_of_training, self.shown
+        if shown.signature is None or failed is None or begun < self.seen.before:
+            return None
+        evaluating, planned = bool(self.evaluating), self.traces.event(PlannedSteps)
+        steps = max(failed - begun - evaluating, 1)
+        events = sorted((event for events in self.taken for event in events), key=lambda event: event.step)
+        rows = [row for event in events if begun < event.step <= failed and not event.evaluated for row in event.rows]
+        return FailingData(
+            [] if shown.silent else list(dict.fromkeys(rows)),
+            steps,
+            None if planned is None else planned.intake,
+            steps if evaluating else None,
+        )
 
     @property
     def attributes(self) -> JsonObject:

@@ -16,7 +16,7 @@ from bisect_cfg.common.configuration import Configuration, Outcome, equal
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.protocol import Opened, Origin
+from bisect_cfg.probe.protocol import FailingData, Opened, Origin
 from bisect_cfg.runner.environments import CannotBuild
 from bisect_cfg.runner.orders import inside
 from bisect_cfg.runner.plan import Plan, Result
@@ -104,6 +104,8 @@ class Trials:
         packages: None where no trial has packages of its own.
         horizon: optimizer steps of a trial; None before the failure was seen. It grows when that comes later.
         origin: where trials begin; None: at the beginning of the training.
+        failed: the run that showed the failure under study; None before there is one. All trials take its data first.
+        needs_training: whether that data alone was seen not to do it.
     """
 
     def __init__(self, engine: PlanEngine, settings: Factors | None = None) -> None:
@@ -113,6 +115,8 @@ class Trials:
         self.packages: Packages | None = None
         self.horizon: int | None = None
         self.origin: Origin | None = None
+        self.failed: Run | None = None
+        self.needs_training = False
         self._outcomes: dict[tuple[str, Standard], Outcome] = {}
 
     @property
@@ -129,7 +133,7 @@ class Trials:
             InputsChanged: what the trials read is not what it was.
         """
         settings, configuration = self.settings, plan.configuration
-        plan = replace(plan, origin=self.origin, standard=self.standard)
+        plan = replace(plan, origin=self.origin, standard=self.standard, failing=self._failing_data())
         if self.inputs is not None:
             self.inputs.check()
             plan = replace(plan, opened=self.inputs.to_note())
@@ -139,6 +143,15 @@ class Trials:
         plan = replace(plan, overrides=overrides, requirements=self._requirements(inside(PACKAGE, overrides)))
         work = settings.work(configuration) / settings.work(settings.good)
         return replace(plan, targets=settings.targets, work=work, repeats=configuration == settings.bad)
+
+    def _failing_data(self) -> FailingData | None:
+        """What a trial takes first. From step 0 on, what the training before contributes to may take as long as it
+        took."""
+        begun, failed = (0 if self.origin is None else self.origin.step), self.failed
+        found = None if failed is None else failed.data_after(begun)
+        if found is not None and self.origin is None and (self.needs_training or failed.shown.silent):
+            return replace(found, steps=None)
+        return found
 
     def _requirements(self, levels: Mapping[str, str | None]) -> list[str] | None:
         packages = self.packages

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Status, configuration_of
+from bisect_cfg.common.failures.signature import is_sampling_error
 from bisect_cfg.common.words import count
-from bisect_cfg.probe.protocol import StepRows
 from bisect_cfg.report.data_rows import FoundRows, RowsOfStep, name_of, row_of
 from bisect_cfg.runner.plan import Plan
-from bisect_cfg.runner.ranks import ranks_of
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.store.interface import TrialRequest, TrialResult
@@ -26,33 +25,62 @@ SPACE = "rows"
 """The space that is searched here, and the question of the run that shows which rows the failing step takes."""
 
 
+LEAD = 4
+"""Steps that a trial makes before the failing one, at least: what broke the weights may have come a little before they
+showed it, and these steps are compared with the first run's. What fails no later is not suspected to be a row's."""
+
+NO_ROW = ("hang", "non-finite", "signal")
+"""Kinds of failures that are not suspected to be a row's by their step alone: most come of the training before."""
+
+
 def rows_of(run: Run) -> RowsOfStep | None:
-    """The rows that the failing step of a run has taken, in all its processes; None if they were not noted."""
-    step = (run.shown.step or 0) + run.seen.before
-    traces = [run.traces, *(rank.traces for rank in ranks_of(run.traces))]
-    events = [event for one in traces for event in one.all(StepRows)]
-    lengths, healthy = {}, {}
-    for event in events:
-        if event.step <= step:
-            taken = lengths if event.step == step else healthy
-            taken.update(zip(event.rows, event.characters, strict=False))
+    """The rows that the failing step of a run has taken, or the failing batches of an evaluation, in all its processes;
+    None if they were not noted."""
+    step, failing = (run.shown.step or 0) + run.seen.before, run.evaluating
+    evaluated = bool(failing)
+    events = [event for one in run.taken for event in one if event.evaluated == evaluated]
+    failing = failing or [event for event in events if event.step == step]
+    lengths = dict(pair for event in failing for pair in zip(event.rows, event.characters, strict=False))
     if not lengths:
         return None
-    most = max((length or 0 for length in healthy.values()), default=0)
-    return RowsOfStep(step, tuple(lengths), tuple(lengths.values()), tuple(healthy), events[-1].total, most)
+    before = [event for event in events if event not in failing and (evaluated or event.step < step)]
+    healthy = tuple(dict.fromkeys(row for event in before for row in event.rows))
+    longest = max((length or 0 for event in before for length in event.characters), default=0)
+    return RowsOfStep(step, tuple(lengths), tuple(lengths.values()), healthy, failing[-1].total, longest, evaluated)
+
+
+def _may_be_a_row(study: Study) -> bool:
+    """Whether the failure looks like one of a row: the data alone does it, an evaluation died, or a step failed of
+    itself after healthy ones."""
+    trials, run = study.trials, study.answer.bad_run
+    died, step = run.seen.died, run.shown.step_of_training or 0
+    if trials.origin is not None:
+        return trials.origin.checkpoint is None
+    if died is None or trials.needs_training or run.shown.silent:
+        return False
+    of_itself = died.kind not in NO_ROW and not is_sampling_error(died)
+    return bool(run.evaluating) or (of_itself and step > LEAD and any(run.taken))
 
 
 class _ExchangedRows:
-    """Runs trials in which some rows are exchanged; a `Runner`."""
+    """Runs trials in which some rows are exchanged; a `Runner`.
+
+    Attributes:
+        step: of a run, at which the failure under study comes; None before that is known.
+    """
 
     def __init__(self, trials: Trials, configuration: Configuration) -> None:
         self._trials, self._configuration = trials, configuration
+        self.step: int | None = None
         self.judged, self.classify = trials.judged, trials.classify
 
     def run(self, request: TrialRequest) -> TrialResult:
-        """Train with the rows that a configuration names: row -> row in its place."""
+        """Train with the rows that a configuration names: row -> row in its place. What fails later passes that step:
+        other rows do it there."""
         exchanged = {row_of(name): int(other) for name, other in request.configuration.items()}
-        return self.judged(self._trials.train(self.plan(f"{SPACE}-{request.number}", exchanged)))
+        result = self.judged(self._trials.train(self.plan(f"{SPACE}-{request.number}", exchanged)))
+        later = result.outcome is Outcome.FAIL and None not in (result.step, self.step) and result.step > self.step
+        return replace(result, outcome=Outcome.PASS) if later else result
 
     def plan(self, name: str, exchanged: Mapping[int, int]) -> Plan:
         """A run with some rows exchanged."""
@@ -65,12 +93,13 @@ class _ExchangedRows:
 
 
 def find_rows(study: Study) -> None:
-    """Find the rows of the dataset that make the failing step fail, if that is asked for.
+    """Find the rows of the dataset that make the failing step fail, if that is asked for or looks like it.
 
     Trials begin where they did before. Where the good configuration fails, too, all settings are the user's.
     """
     report, settings = study.answer.report, study.settings
-    if not study.options.isolate_data or (report is not None and not report.causes):
+    asked = study.options.isolate_data
+    if not (asked or _may_be_a_row(study)) or (report is not None and not report.causes):
         return
     named, configuration = None, settings.bad
     if report is not None and report.causes[0].evidence.fails.subset is not None:
@@ -83,15 +112,16 @@ def find_rows(study: Study) -> None:
         study.note("It was run once more to record its rows and did not fail, so no row was looked for.")
         return
     of = rows_of(run)
-    if of is None:
+    others, rows.step = [] if of is None else of.others(), run.shown.step
+    if others:
+        study.listener.phase(SPACE, f"which of the {count(len(of.rows), 'row')} of {of.place} make it fail")
+        found = _searched(study, rows, run, of, others, named)
+        if asked or found.guilty or study.trials.origin is not None:
+            study.find(rows=found)
+    elif asked and of is None:
         study.note("Which rows of the dataset a step takes cannot be told here (a stream, or a loader of its own).")
-        return
-    others = of.others()
-    if not others:
+    elif asked:
         study.note(f"Step {of.step} takes every row of the dataset: there is none to put in the place of another.")
-        return
-    study.listener.phase(SPACE, f"which of the {count(len(of.rows), 'row')} of step {of.step} make it fail")
-    study.find(rows=_searched(study, rows, run, of, others, named))
 
 
 def _searched(
@@ -104,7 +134,7 @@ def _searched(
         {name_of(row): row for row in of.rows},
         rows,
         storage=study.store.storage,
-        study_name=f"{study.store.study.study_name}{BESIDE}rows of step {of.step}",
+        study_name=f"{study.store.study.study_name}{BESIDE}rows of {of.place}",
         identity={"settings": None if named is None else list(named)},
         prior=of.odds(),
         confidence=study.options.confidence,
@@ -115,9 +145,9 @@ def _searched(
     found = FoundRows(of, (), exchanged, named, len(report.rows), report.complete)
     note = ""
     if report.status == Status.BASELINE_FAILS:
-        note = f"With other rows in place of those of step {of.step} it fails as well: it is not the rows of that step."
+        note = f"With other rows in place of those of {of.place} it fails as well: it is none of those rows."
     elif not report.causes:
-        note = f"No row of step {of.step} could be proven to be at fault."
+        note = f"No row of {of.place} could be proven to be at fault.{of.longest()}"
     if note:
         return replace(found, others=None, note=note)
     guilty = tuple(tuple(sorted(map(row_of, cause.parameters))) for cause in report.causes)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bisect_cfg.common.configuration import Outcome, Purpose, Status
+from bisect_cfg.common.configuration import Outcome, Status
 from bisect_cfg.common.words import count
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import (
@@ -30,13 +30,12 @@ from bisect_cfg.probe.protocol import (
 )
 from bisect_cfg.runner.checkpoints import has_adapter_alone, in_words, read_checkpoint, saved_in_parts
 from bisect_cfg.runner.environments import size_of
-from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import horizon_for
 from bisect_cfg.search.search import trials_left
 from bisect_cfg.store.state import Rejected
 from bisect_cfg.study.baselines import without_risky_defaults
-from bisect_cfg.study.data_rows import find_rows, rows_of
+from bisect_cfg.study.data_rows import LEAD, find_rows
 from bisect_cfg.study.environments import not_rebuilt
 from bisect_cfg.study.factors import find_factors
 from bisect_cfg.study.study import Phase, Study
@@ -44,10 +43,6 @@ from bisect_cfg.study.study import Phase, Study
 CLAIMS = 3
 """Runs from step 0 that prove a cause of two settings afterwards: it fails, and passes without either. They are as long
 wherever trials begin."""
-
-LEAD = 4
-"""Steps that a trial makes before the failing one, at least: what broke the weights may have come a little before they
-showed it, and these steps are compared with the first run's."""
 
 NEAR = 16
 """Steps from the nearest checkpoint that trials begin at, and that is saved for that, to the failure: in one of 4 steps
@@ -63,9 +58,6 @@ TRIES = 4
 DRAWS = 2
 """So often the data alone is tried, each time with other random numbers: the completions are others than in the user's
 run, so that it may pass by chance."""
-
-EXCHANGED = "other-rows"
-"""The question of the run with other rows in place of those of the failing step."""
 
 SHARE_OF_DISK = 0.1
 """What the first run's own checkpoints may take of what is free, unless --max-disk says otherwise."""
@@ -119,27 +111,29 @@ def _why_never_again(study: Study, again: list[Run]) -> str:
 
 def find_origin(study: Study, bad_run: Run) -> tuple[list[Run], Run | None]:
     """Find where trials begin, and how they start there; see `Baselines.find` for what it returns."""
-    origins, baselines = Origins(study, bad_run), study.baselines
+    origins, baselines, trials = Origins(study, bad_run), study.baselines, study.trials
     base, step = origins.base, bad_run.shown.step_of_training
     if base is not None and base.checkpoint is None:  # the reproduction began there
         bad_runs, good_run = baselines.find(bad_run)
-        _say_what_does_it(study, base, bad_run, bad_runs, good_run)
+        _say_what_does_it(study, base, bad_run, good_run)
         return bad_runs, good_run
     for one in study.state.rejected:
         what = "the data" if one.by_data else "the checkpoint"
         study.note(f"What was shown from {what} of step {one.step} is not so from step 0: searched for from earlier.")
-    tried = 0
+    tried, alone = 0, False
     for origin in filter(lambda one: not is_given_up(study, one), origins.by_data()):
         again = ", with other random numbers" if origin.draw else ""
         origins.begin_at(origin, f"seeing whether the data of step {step} does it{again}")
         tried += 1
-        if baselines.fails_once():
+        alone = baselines.fails_once() is not None
+        if alone:
             bad_runs, good_run = baselines.find(bad_run)
             # What the good configuration shows there as well is caused by no setting.
             if good_run is not None and study.outcome_of_good(good_run) in (Outcome.PASS, Outcome.FAIL):
-                _say_what_does_it(study, origin, bad_run, bad_runs, good_run)
+                _say_what_does_it(study, origin, bad_run, good_run)
                 return bad_runs, good_run
             break
+    trials.needs_training = bool(study.state.rejected or (tried and not alone))
     began, reached = 0, ""
     for origin in origins.nearest_first():
         if origin is not base and is_given_up(study, origin):
@@ -245,7 +239,7 @@ class Origins:
         worth_it = costs.spared(self._steps_from(self.base), steps) > DRAWS * costs.of(steps)
         if worth_it and step > (0 if self.base is None else self.base.step):
             for draw in range(DRAWS):
-                yield Origin(None, step, intake, self._failing, draw)
+                yield Origin(None, step, intake, draw)
 
     def nearest_first(self) -> Iterator[Origin | None]:
         """The checkpoints, latest first, and `base` at the end. Where one lies far before the failure, the failing run
@@ -258,7 +252,7 @@ class Origins:
                 again = self._study.baselines.fails_once(orders)
                 for one in [] if again is None else sorted(_saved_by(again), key=lambda one: -one.step):
                     if origin.step < one.step <= self._failing - NEAR // 2:
-                        yield Origin(one.path, one.step, one.intake, self._failing)
+                        yield Origin(one.path, one.step, one.intake)
             yield origin
 
     def saved(self) -> Iterator[Origin | None]:
@@ -273,7 +267,7 @@ class Origins:
             wanted = 0  # steps before the failure
             for one in sorted(usable, key=lambda one: -one.step)[: 4 * TRIES]:
                 if self._failing - one.step >= wanted:
-                    yield Origin(one.path, one.step, one.intake, self._failing)
+                    yield Origin(one.path, one.step, one.intake)
                     wanted = 2 * (self._failing - one.step)
         yield self.base
 
@@ -340,34 +334,16 @@ def give_up_origin(study: Study, bad_run: Run) -> bool:
 # ------------------------------------------------------------------------------------------------ what is said of it
 
 
-def _say_what_does_it(study: Study, origin: Origin, bad_run: Run, bad_runs: list[Run], good_run: Run | None) -> None:
+def _say_what_does_it(study: Study, origin: Origin, bad_run: Run, good_run: Run | None) -> None:
     """Without the training before, it is the data of the failing step, or something else that comes with that step (the
-    schedule, a callback): one run with other rows in their place tells."""
-    step, trials = bad_run.shown.step_of_training, study.trials
-    failed = next((run for run in bad_runs if study.outcome_of(run) is Outcome.FAIL), None)
-    of = None if failed is None else rows_of(failed)
-    others = [] if of is None else of.others()
-    outcome = None
-    if others:
-        exchanged, question = dict(zip(of.rows, others, strict=True)), f"{EXCHANGED}-{origin.step}"
-        run = study.made(
-            Plan(question, trials.settings.bad, trials.horizon, purpose=Purpose.CHECK, exchanged=exchanged)
-        )
-        outcome = study.outcome_of(run)
-        if run.shown.step_of_training != failed.shown.step_of_training:  # there are more rows of that kind
-            outcome = Outcome.PASS
-    if outcome is Outcome.PASS:
-        row = "" if study.options.isolate_data else " (--isolate-data finds the row)"
-        what = f"with other rows in place of that step's it passes, so the data of that step does it{row}."
-    elif outcome is Outcome.FAIL:
-        what = "with other rows, too, so it is no row: look at what else comes with that step, a schedule, a callback."
-    else:
-        what = "so it is the data of that step, or what else comes with it, not the training before."
+    schedule, a callback): `find_rows` tells."""
     who, so = "It fails", f" Trials begin at the data of step {origin.step}."
     if good_run is not None and study.outcome_of_good(good_run) is Outcome.FAIL:
         who, so = "Your configuration and the good one both fail", " No setting that differs between them does it."
-    longest = "" if of is None or outcome is Outcome.FAIL else of.longest()
-    study.note(f"{who} with the weights of step 0 and the data of step {step}; {what}{longest}{so}")
+    study.note(
+        f"{who} with the weights of step 0 and the data of step {bad_run.shown.step_of_training}: it is that data, or "
+        f"what else comes with that step, not the training before.{so}"
+    )
 
 
 def _say_from_where(study: Study, origin: Origin, base: Origin | None, bad_run: Run, bad_runs: list[Run]) -> None:
@@ -418,8 +394,7 @@ def begin_as_it_did(study: Study, run: Run) -> None:
     """Where the first run began at a later step, all runs do: at the same rows, also if they take them otherwise."""
     resumed = run.traces.event(Resumed)
     if resumed is not None:
-        until = run.shown.step_of_training if run.shown.signature is not None else None
-        study.trials.begin_at(Origin(resumed.checkpoint, resumed.step, resumed.intake, until))
+        study.trials.begin_at(Origin(resumed.checkpoint, resumed.step, resumed.intake))
 
 
 def check_loaded(run: Run, checkpoint: Path | None) -> None:

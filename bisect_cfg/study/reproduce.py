@@ -19,9 +19,10 @@ from bisect_cfg.runner.trials import horizon_for
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.store.inputs import changed_files
 from bisect_cfg.study.begin import begin
+from bisect_cfg.study.data_rows import LEAD
 from bisect_cfg.study.factors import say_what_is_not_in_force
 from bisect_cfg.study.no_training import as_command, check_that_it_trains
-from bisect_cfg.study.origin import LEAD, begin_as_it_did, own_checkpoints
+from bisect_cfg.study.origin import begin_as_it_did, own_checkpoints
 from bisect_cfg.study.study import Phase, Study
 from bisect_cfg.study.told_in_log import told_in
 from bisect_cfg.targets.captured import read_capture
@@ -101,7 +102,7 @@ def _study_failure(study: Study, run: Run, failure: Signature) -> None:
             f"The run fails, but not in the way --failure {asked} asks for: {failure}.",
             "Leave out --failure to study the failure it shows.",
         )
-    study.trials.standard = Standard(studied)
+    study.trials.standard, study.trials.failed = Standard(studied), run
 
 
 # -------------------------------------------------------------------------------------------------------- the first run

@@ -1,5 +1,5 @@
-"""The rows of the dataset that a step is about, others in their place, and a training that begins at the data of a
-later step. Real TRL: its reward function is told the rows that it really got."""
+"""The rows of the dataset that a step is about, those of the failing run first, others in their place, and a training
+that begins at the data of a later step. Real TRL: its reward function is told the rows that it really got."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import toys
 from tools import slow
 
-from bisect_cfg.probe.protocol import Intake, Origin, PlannedSteps, Resumed, StepRows
+from bisect_cfg.probe.protocol import FailingData, Intake, Origin, PlannedSteps, Resumed, StepRows
 
 SCRIPT = f"""
     import json, sys, toy
@@ -23,10 +23,12 @@ SCRIPT = f"""
     data = toy.data(rows).add_column("row", list(range(rows)))
 
     def reward(completions, row, **kwargs):
-        print("got", trainer.state.global_step + 1, json.dumps(list(dict.fromkeys(row))), flush=True)
+        what = "got" if trainer.model.training else "evaluated"
+        print(what, trainer.state.global_step + 1, json.dumps(list(dict.fromkeys(row))), flush=True)
         return toy.reward(completions)
 
-    trainer = toy.trainer(args, train_dataset=data, reward_funcs=reward)
+    few = data.select(range(6))
+    trainer = toy.trainer(args, train_dataset=data, eval_dataset=few, reward_funcs=reward)
     trainer.train()
 """
 
@@ -39,14 +41,14 @@ def script(tmp_path_factory) -> Path:
 def noted(run) -> dict[int, list[int]]:
     """Of the steps that it made: some batches are drawn before their step begins."""
     last = run.traces.before + len(run.traces.metrics.rows)
-    return {told.step: told.rows for told in run.traces.all(StepRows) if told.step <= last}
+    return {told.step: told.rows for told in run.traces.all(StepRows) if told.step <= last and not told.evaluated}
 
 
-def got(run) -> dict[int, list[int]]:
+def got(run, what: str = "got") -> dict[int, list[int]]:
     """Step -> rows for which it made completions, in their order."""
     assert run.shown.signature is None, (run.folder / "log.txt").read_text()[-2000:]
     found: dict[int, list[int]] = {}
-    for step, rows in re.findall(r"got (\d+) (\[.*?\])", (run.folder / "log.txt").read_text()):
+    for step, rows in re.findall(what + r" (\d+) (\[.*?\])", (run.folder / "log.txt").read_text()):
         found.setdefault(int(step), []).extend(json.loads(rows))
     return found
 
@@ -77,7 +79,7 @@ def test_the_rows_of_each_step_are_noted(warm, script, settings):
 def test_rows_are_exchanged(warm, script):
     untold = warm.run(script, json.dumps({"max_steps": 4}), steps=None)
     plain = got(untold)
-    assert not noted(untold), "nobody has asked"
+    assert untold.traces.event(StepRows).characters == [None], "nobody has asked"
     wanted = {str(plain[2][0]): 5, str(plain[3][0]): 6}
     run = warm.run(script, json.dumps({"max_steps": 4}), steps=None, exchanged=wanted)
     assert got(run) == {**plain, 2: [5], 3: [6]} and noted(run) == got(run)
@@ -112,3 +114,62 @@ def test_other_settings_take_the_same_data(warm, script):
     origin = Origin(None, 6, Intake(1, 1, 1))
     run = warm.run(script, json.dumps({"max_steps": 10, "gradient_accumulation_steps": 2}), steps=1, origin=origin)
     assert noted(run) == {4: [*noted(whole)[7], *noted(whole)[8]]}
+
+
+FIRST = [40, 3, 17, 9]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"shuffle_dataset": False, "gradient_accumulation_steps": 2},
+        slow({"num_generations": 2, "gradient_accumulation_steps": 3}),
+        slow({"steps_per_generation": 4, "gradient_accumulation_steps": 2}),
+        slow({"dataloader_num_workers": 1, "seed": 7}),
+        slow({"num_iterations": 2, "per_device_train_batch_size": 8}),
+    ],
+)
+def test_the_rows_of_the_failing_run_come_first_in_whatever_batches(warm, script, settings):
+    """And each other row as often as without them, in its own place or in that of one of them."""
+    told = json.dumps({"rows": 48, "max_steps": 100, **settings})
+    first = FailingData(FIRST, 4, Intake(1, 1, 1))
+    plain, run = (warm.run(script, told, steps=52, failing=failing) for failing in (None, first))
+    theirs, ours = ([row for rows in got(one).values() for row in rows] for one in (plain, run))
+    epoch = len(dict.fromkeys(theirs))
+    assert ours[:4] == FIRST and sorted(ours[:epoch]) == sorted(theirs[:epoch])
+    moved = [row for row, own in zip(ours, theirs, strict=True) if row != own]
+    assert {*moved} <= {*FIRST, *theirs[:4]}
+
+
+def test_they_come_first_from_where_a_trial_begins(warm, script):
+    """Also of one that takes its data otherwise, which makes more steps to come through them; what the failing run
+    itself takes stays where it is."""
+    told = json.dumps({"max_steps": 20})
+    whole = warm.run(script, told, steps=None, exchanged={})
+    intake = whole.traces.event(PlannedSteps).intake
+    rows = [row for step in (7, 8) for row in noted(whole)[step]]
+    origin, failing = Origin(None, 6, intake), FailingData(rows, 2, intake)
+    same = warm.run(script, told, steps=3, origin=origin, failing=failing)
+    assert got(same) == {step: noted(whole)[step] for step in (7, 8, 9)}
+    told = json.dumps({"max_steps": 20, "shuffle_dataset": False})
+    other = warm.run(script, told, steps=3, origin=origin, failing=failing)
+    assert [got(other)[step] for step in (7, 8)] == [[row] for row in rows]
+    twice = FailingData(rows, 2, Intake(2, 1, 1))
+    assert sorted(noted(warm.run(script, told, steps=3, origin=origin, failing=twice))) == [7, 8, 9, 10, 11]
+
+
+def test_an_evaluation_comes_when_the_failing_run_died_of_one(warm, script):
+    """Its rows are noted batch by batch, and others can be taken in their place; without evaluations there is none."""
+    every = {"max_steps": 9, "per_device_eval_batch_size": 4, "num_generations_eval": 2, "eval_steps": 50}
+    failing = FailingData([], 2, None, evaluates=2)
+    for strategy, steps in (("steps", {3}), ("no", set())):
+        told = json.dumps({**every, "eval_strategy": strategy})
+        run = warm.run(script, told, steps=4, failing=failing, exchanged={"5": 1})
+        seen = got(run, "evaluated")
+        assert {*seen} == steps
+        events = [event for event in run.traces.all(StepRows) if event.evaluated]
+        assert [row for event in events for row in event.rows] == [row for rows in seen.values() for row in rows]
+        if steps:
+            assert len(events) == 4 and not events[-1].rows and {event.step for event in events} == {2}
+            assert {*seen[3]} == {0, 1, 2, 3, 4}, "row 1 in the place of row 5"

@@ -173,7 +173,7 @@ CASES: dict[str, Answer] = {
         only_failing=Contrast(StandsOut("grad_norm", 3, 410.5, 0.2, 1.4), ("UserWarning: the scale was halved",)),
         origin=its.Origin("state", 250, "/gone/checkpoint-250", True),
         placement=its.Placement({}, (its.PlacementFinding("elsewhere", "The reference model is on cpu", source="https://a/3348"),)),
-        rows={"text": "row 80 (900 characters) of the dataset does it"},
+        rows={"text": "row 80 (900 characters) of the dataset does it.", "guilty": [[80]]},
         recommendation=recommended("bf16", False, alternatives=(
             remedy("beta", 0.04, verified=True, status="verified", evidence=claim(5, 6, 8)),)),
         environments={"folder": "/cache", "used": 2, "built": 1, "seconds": 40.0, "bytes": 2**30},

@@ -26,7 +26,13 @@ def test_the_answer_names_the_row():
     found = FoundRows(OF, ((80,),), {80: 1}, ("temperature",), 6)
     assert found.said() == (
         "row 80 (900 characters) of the dataset does it: with row 1 in its place it trains (6 runs; rows are counted "
-        "from 0). Step 300 takes 4 rows of 0 to 900 characters."
+        "from 0). Shuffling, or another seed, would only move the failure to another step. Step 300 takes 4 rows of 0 "
+        "to 900 characters."
+    )
+    of_evaluation = RowsOfStep(31, (5,), (9,), healthy=(1,), evaluated=True)
+    assert FoundRows(of_evaluation, ((5,),), {5: 1}, (), 2).said() == (
+        "row 5 (9 characters) of the evaluation set does it: with row 1 in its place it trains (2 runs; rows are "
+        "counted from 0)."
     )
     assert "row 80 (900 characters) and row 81 (no text) of the dataset together do it: with row 1, row 2 in their" in (
         FoundRows(OF, ((80, 81),), {80: 1, 81: 2}).said()

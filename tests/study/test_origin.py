@@ -140,7 +140,7 @@ def test_a_row_of_the_data_is_found_without_the_training_before_it(real_tool):
     row = int((study.folder / "trials/0/log.txt").read_text().partition("BAD ")[2].split()[0])
     assert study.result["origin"]["kind"] == "data" and study.result["rows"]["guilty"] == [[row]]
     told = " ".join(study.said.out.split())
-    assert f"row {row}" in told and "so the data of that step does it" in told
+    assert f"row {row}" in told and "it is that data, or what else comes with that step" in told
     for path in study.folder.glob("trials/*/metrics.jsonl"):
         taken = path.read_text().splitlines() if path.parent.name != "0" else ()
         assert all(json.loads(line)["step"] > step - 8 for line in taken)
@@ -323,12 +323,11 @@ def test_what_does_it_is_said_of_both_configurations(tmp_path, good, said):
     run, notes = first_run(tmp_path, 300), []
     outcomes = {run.folder: Outcome.FAIL, "good": good}
     study = SimpleNamespace(
-        note=notes.append, options=Options(), trials=None, outcome_of=lambda one: outcomes[one.folder],
-        outcome_of_good=lambda one: outcomes[one.folder],
+        note=notes.append, outcome_of_good=lambda one: outcomes[one.folder],
     )  # fmt: skip
-    _say_what_does_it(study, Origin(None, 296), run, [run], SimpleNamespace(folder="good"))
-    does = "it is the data of that step, or what else comes with it, not the training before."
-    assert notes == [said.format(f"the weights of step 0 and the data of step 300; so {does}")]
+    _say_what_does_it(study, Origin(None, 296), run, SimpleNamespace(folder="good"))
+    does = "it is that data, or what else comes with that step, not the training before."
+    assert notes == [said.format(f"the weights of step 0 and the data of step 300: {does}")]
 
 
 @pytest.mark.parametrize("theirs", [False, True])

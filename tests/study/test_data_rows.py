@@ -1,0 +1,149 @@
+"""Failures that are owed to a row: the settings that bring it about are isolated as if the data were no question, and
+the row is named beside them. What only moves rows to other steps is neither cause nor cure. Real TRL, planted rows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import toys
+from tools import slow, traces_of
+
+from bisect_cfg.common.configuration import Outcome, Purpose
+from bisect_cfg.common.failures.signature import Signature
+from bisect_cfg.probe.protocol import FailingData, Intake, Origin, PlannedSteps, StepRows
+from bisect_cfg.runner.runs import Run
+from bisect_cfg.runner.trials import Trials
+from bisect_cfg.runner.verdict import Observation
+from bisect_cfg.store.interface import TrialRequest, TrialResult
+from bisect_cfg.study.data_rows import _ExchangedRows, _may_be_a_row, rows_of
+
+SCRIPT = """
+    import sys, toy
+    from trl import GRPOConfig
+
+    KIND, AT = sys.argv[1], int(sys.argv[2])
+    told = dict(output_dir="out", max_steps=400, shuffle_dataset=False, top_k=8, repetition_penalty=1.1,
+                per_device_train_batch_size=16 if KIND == "two" else 4, num_generations=4, max_completion_length=8,
+                use_cpu=True, report_to="none", save_strategy="no")
+    if KIND == "evaluation":
+        told |= dict(eval_strategy="steps", eval_steps=AT, per_device_eval_batch_size=4)
+    args = GRPOConfig(**told)
+    BAD = {"one": {AT: "9 9 9"}, "two": {AT: "9 9 9", AT + 1: "8 8 8"}, "evaluation": {5: "9 9 9"}}[KIND]
+
+
+    def with_bad(data):
+        return data.map(lambda row, at: {"prompt": BAD.get(at, row["prompt"])}, with_indices=True)
+
+
+    def reward(prompts, completions, **kwargs):
+        if args.top_k == 8 and args.repetition_penalty > 1 and {*prompts} & {*BAD.values()}:
+            raise RuntimeError("planted")
+        return toy.reward(completions)
+
+
+    data, few = toy.data(400), toy.data(16)
+    data, few = (data, with_bad(few)) if KIND == "evaluation" else (with_bad(data), None)
+    toy.trainer(args, train_dataset=data, eval_dataset=few, reward_funcs=reward).train()
+"""
+
+MOVES = ("shuffle_dataset", "per_device_train_batch_size", "num_generations", "eval_steps")
+
+
+@pytest.mark.training
+@pytest.mark.parametrize(
+    ("kind", "place", "step", "guilty", "said"),
+    [
+        ("one", 20, 21, [[20]], "row 20 (5 characters) of the dataset does it"),
+        slow("one", 120, 121, [[120]], "row 120 (5 characters) of the dataset does it"),
+        slow("two", 60, 16, [[60], [61]], "row 61 (5 characters) of the dataset does it, each by itself"),
+        slow("evaluation", 20, 21, [[5]], "row 5 (5 characters) of the evaluation set does it"),
+    ],
+)
+def test_a_row_is_named_beside_two_settings(real_tool, kind, place, step, guilty, said):
+    toys.write(real_tool.folder, SCRIPT)
+    names = ("top_k", "repetition_penalty", *MOVES[: None if kind == "evaluation" else -1])
+    only = [word for name in names for word in ("--only", name)]
+    options = ("--until-failure", "--no-where", "--prove", "from-checkpoint", "--verify-seeds", 1)
+    study = real_tool.bisect(*options, *only, "train.py", "--", kind, place, seconds=900)
+    result, told = study.result, " ".join(study.said.out.split())
+    assert study.causes == [["repetition_penalty", "top_k"]] and result["complete"]
+    assert result["failure"]["step"] == step and result["rows"]["guilty"] == guilty and said in told
+    assert ("would only move the failure" in told) == (kind != "evaluation")
+    assert not {*result["recommendation"]["changes"]} & {*MOVES}
+
+
+# --------------------------------------------------------------------------------------------- what a failing run took
+
+INTAKE = Intake(2, 1, 1)
+
+
+def failing_run(folder, *events, steps=4, before=0, kind="exception") -> Run:
+    rows = [{"step": step, "time": step, "loss": 0.1} for step in range(1, steps + 1)]
+    seen = Observation(Signature(kind, "RuntimeError"), steps=steps, before=before)
+    return Run(seen, traces_of(folder, PlannedSteps(400, INTAKE), *events, rows=rows), folder)
+
+
+def taken(step: int, *rows: int, evaluated: bool = False) -> StepRows:
+    return StepRows(step, list(rows), [len(str(row)) for row in rows], 400, evaluated)
+
+
+def test_what_it_took_from_where_trials_begin(tmp_path):
+    run = failing_run(tmp_path, *(taken(step, 2 * step, 2 * step + 1) for step in range(1, 7)))
+    assert run.data_after(2) == FailingData([6, 7, 8, 9, 10, 11], 3, INTAKE)
+    assert run.data_after(0).rows == list(range(2, 12)), "what was drawn ahead of the failing step is not"
+    assert failing_run(tmp_path / "later", before=90).data_after(0) is None, "nobody knows what came before"
+    assert (rows_of(run).step, rows_of(run).rows, rows_of(run).healthy) == (5, (10, 11), tuple(range(2, 10)))
+
+
+def test_a_run_that_died_in_an_evaluation(tmp_path):
+    """Between two steps, at the batch that was evaluated last; not once the evaluation was over."""
+    batches = (taken(4, 7, 8, evaluated=True), taken(4, 9, 3, evaluated=True))
+    run = failing_run(tmp_path / "within", taken(4, 1), *batches, taken(5, 2))
+    of = rows_of(run)
+    assert run.data_after(0).evaluates == 4 and of.place == "the evaluation after step 4"
+    assert of.rows == (9, 3) and of.healthy == (7, 8) and of.evaluated
+    over = failing_run(tmp_path / "over", taken(4, 1), *batches, taken(4, evaluated=True), taken(5, 2))
+    assert over.data_after(0).evaluates is None and rows_of(over).rows == (2,)
+
+
+def test_where_the_data_alone_does_not_do_it_no_trial_is_longer_for_it(tmp_path):
+    trials = Trials(SimpleNamespace(folder=tmp_path))
+    assert trials._failing_data() is None
+    trials.failed = failing_run(tmp_path, *(taken(step, step) for step in range(1, 6)))
+    assert trials._failing_data() == FailingData([1, 2, 3, 4, 5], 5, INTAKE)
+    trials.needs_training = True
+    assert trials._failing_data() == FailingData([1, 2, 3, 4, 5], None, INTAKE)
+    trials.origin = Origin("checkpoint-2", 2)
+    assert trials._failing_data() == FailingData([3, 4, 5], 3, INTAKE)
+
+
+@pytest.mark.parametrize(("step", "outcome"), [(3, Outcome.FAIL), (4, Outcome.FAIL), (7, Outcome.PASS)])
+def test_what_fails_at_a_later_step_is_owed_to_other_rows(step, outcome):
+    shown = TrialResult(Outcome.FAIL, "died", step=step)
+    rows = _ExchangedRows(
+        SimpleNamespace(judged=lambda run: shown, classify=None, interrupt=None, go_on=None, horizon=8,
+                        train=lambda plan: plan),
+        {},
+    )  # fmt: skip
+    request = TrialRequest(1, {"row 3": 9}, frozenset(), Purpose.SEARCH, "")
+    assert rows.run(request).outcome is Outcome.FAIL
+    rows.step = 4
+    assert rows.run(request).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("steps", "kind", "origin", "needs_training", "expected"),
+    [
+        (20, "exception", None, False, True),
+        (20, "exception", None, True, False),  # the data alone was tried
+        (2, "exception", None, False, False),  # as most settings do
+        (20, "non-finite", None, False, False),
+        (20, "non-finite", Origin(None, 17), False, True),
+        (20, "exception", Origin("checkpoint-4", 4), False, False),
+    ],
+)
+def test_what_may_be_a_row(tmp_path, steps, kind, origin, needs_training, expected):
+    run = failing_run(tmp_path, taken(1, 1), steps=steps, kind=kind)
+    trials = SimpleNamespace(origin=origin, needs_training=needs_training)
+    assert _may_be_a_row(SimpleNamespace(trials=trials, answer=SimpleNamespace(bad_run=run))) is expected
