@@ -477,7 +477,7 @@ def bisect(
     made, arguments = options_of(options, "bisect"), tuple(map(str, arguments))
     asks = partial(_asks, arguments=arguments, python=made.python, storage=made.storage, trust=True)
     if not wait:
-        return Running(str(target), arguments, made, lambda folder: of_folder(folder, asks(folder)))
+        return Running(run, str(target), arguments, made, lambda folder: of_folder(folder, asks(folder)))
     with NotebookView() if in_notebook() else View(console(), live=False) as view:
         found, _ = run(str(target), arguments, made, view)
     if found.report is not None:

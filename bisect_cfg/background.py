@@ -38,7 +38,12 @@ class Running:
     """
 
     def __init__(
-        self, target: str, arguments: Sequence[str], options: Options, load: Callable[[Path], StudyReport]
+        self,
+        run: Callable[..., object],
+        target: str,
+        arguments: Sequence[str],
+        options: Options,
+        load: Callable[[Path], StudyReport],
     ) -> None:
         from bisect_cfg.report.notebook_view import in_notebook, in_page
 
@@ -53,7 +58,7 @@ class Running:
         )  # fmt: skip
         os.close(write)
         assert self._process.stdin is not None
-        pickle.dump((target, tuple(arguments), options, self._handle is not None), self._process.stdin)
+        pickle.dump((run, target, tuple(arguments), options, self._handle is not None), self._process.stdin)
         self._process.stdin.flush()
         self._reader = threading.Thread(target=self._read, args=(read,), name="bisect-cfg-background", daemon=True)
         self._reader.start()
@@ -125,7 +130,6 @@ class Running:
 
 def _work() -> int:
     """What the process does."""
-    from bisect_cfg.api import run
     from bisect_cfg.report.live import View
     from bisect_cfg.report.notebook_view import NotebookView
     from bisect_cfg.report.terminal import console
@@ -133,7 +137,7 @@ def _work() -> int:
     interrupts.install()
     asked = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    target, arguments, options, notebook = pickle.load(asked)
+    run, target, arguments, options, notebook = pickle.load(asked)
     threading.Thread(target=_end_with, args=(asked,), daemon=True).start()
     with os.fdopen(int(sys.argv[1]), "w", buffering=1, encoding="utf-8") as lines:
         os.set_inheritable(lines.fileno(), False)

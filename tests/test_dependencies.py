@@ -48,7 +48,7 @@ FLOORS = (
     {"kinds"},
     {"options"},
     {"study"},
-    {"api", "cli", "entry", "__init__", "__main__"},
+    {"api", "background", "cli", "entry", "__init__", "__main__"},
 )
 """The rooms of the package, lowest first: none imports one that lies higher, nor, from the search up to the story, one
 beside it."""
