@@ -29,7 +29,7 @@ import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from bisect_cfg.common.failures.health import Row
 from bisect_cfg.common.fingerprint import fingerprint
@@ -39,6 +39,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.runner.environments import Environments
 from bisect_cfg.runner.plan import Plan
 from bisect_cfg.runner.site import Site
+from bisect_cfg.runner.supervisor import SupervisorKilled
 from bisect_cfg.store.inputs import hash_of
 
 ALIVE_SECONDS = 2.0
@@ -79,8 +80,12 @@ class SiteProcess:
         while time.monotonic() - self._heard < ALONE_SECONDS:
             time.sleep(ALIVE_SECONDS)
             self._say(op="alive")
+        self._give_up()
+
+    def _give_up(self) -> NoReturn:
+        """End: another site takes over."""
         self.close()
-        os._exit(0)
+        os._exit(1)
 
     def _on_alive(self) -> None:
         """The tool is there."""
@@ -127,6 +132,8 @@ class SiteProcess:
             told: JsonObject = {}
             try:
                 told["value"] = getattr(self._site.starts, what)(about)
+            except SupervisorKilled:
+                self._give_up()
             except InputError as error:
                 told["error"] = [error.message, error.advice]
             self._say(op="answer", number=number, **told)
@@ -142,6 +149,8 @@ class SiteProcess:
                 told["result"] = self._site.run(plan)
             except KeyboardInterrupt:
                 told["interrupted"] = True
+            except SupervisorKilled:
+                self._give_up()
             except InputError as error:
                 told["error"] = [error.message, error.advice]
             except Exception as error:

@@ -31,6 +31,16 @@ CODE_SECONDS = 1.0
 """How long to wait for the exit code of a forked process when nothing of its run is left: the server reports it."""
 
 
+class SupervisorKilled(InputError):
+    """The supervisor is gone, and nothing can be started any more."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The process from which bisect-cfg starts its runs was ended from outside.",
+            "Run the same command again to continue.",
+        )
+
+
 class Run:
     """One or several first processes, and everything that descends from them. Thread-safe.
 
@@ -65,14 +75,14 @@ class Run:
         """Wait until all first processes have ended: the first nonzero exit code, or 0; None after the timeout.
 
         Raises:
-            InputError: the supervisor was killed.
+            SupervisorKilled: it was.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._gone or (self.pids and self._exited()), seconds)
             if self.pids and self._exited():
                 return next((self.codes[pid] for pid in self.pids if self.codes[pid]), 0)
             if self._gone and not self._ended:
-                raise _killed()
+                raise SupervisorKilled
             return None
 
     def _exited(self) -> bool:
@@ -82,12 +92,12 @@ class Run:
         """Wait for its first process.
 
         Raises:
-            InputError: the supervisor was killed.
+            SupervisorKilled: it was.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._gone or self.pids)
             if not self.pids:
-                raise _killed()
+                raise SupervisorKilled
 
     def end(self) -> None:
         """End it; returns when nothing of it is left."""
@@ -126,13 +136,6 @@ class Run:
             self._ended |= "ended" in answer
             self._gone |= "gone" in answer
             self._changed.notify_all()
-
-
-def _killed() -> InputError:
-    return InputError(
-        "The process from which bisect-cfg starts its runs was ended from outside.",
-        "Run the same command again to continue.",
-    )
 
 
 class Supervisor:
@@ -205,7 +208,7 @@ class Supervisor:
             server: of a fork server, the descriptor to inherit as `supervisor_process.server_socket()`.
 
         Raises:
-            InputError: the supervisor was killed.
+            SupervisorKilled: it was.
         """
         asked = {
             "op": "start",
@@ -223,7 +226,7 @@ class Supervisor:
         """Start a run that makes the call with this message; `answer` is the descriptor for its answer.
 
         Raises:
-            InputError: the supervisor was killed.
+            SupervisorKilled: it was.
         """
         run = self._begin({"op": "start", "call": message}, None, [answer])
         run.wait_for_start()

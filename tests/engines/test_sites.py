@@ -70,27 +70,25 @@ SLOW = """
 
 @pytest.mark.training
 @pytest.mark.parametrize("whose", ["site", "supervisor"])
-def test_a_trial_whose_site_is_killed_runs_again_elsewhere(tool: ForkedTool, held: None, whose: str) -> None:
+def test_trials_whose_sites_are_killed_run_again(tool: ForkedTool, held: None, whose: str) -> None:
     script(tool.folder, SLOW)
     process = tool.start("bisect", "train.py", *QUICK, "--on", "ray", "--slots", 2, "--study", "s", "--plain")
     trials = tool.folder / "s/trials"
     until(lambda: any(trial.name.isdigit() and int(trial.name) >= 3 for trial in trials.glob("*")))
-    one_of(tool, whose).kill()
+    for process_of_site in all_of(tool, whose):
+        process_of_site.kill()
     out, err = process.communicate(timeout=120)
-    assert process.poll() == 0, out + err
+    assert process.poll() == 0 and "it is run again" in out + err, out + err
     tool.assert_nothing_left()
     study = Studied(tool.folder / "s")
     assert answer(study.result) == ("isolated", True, [["bf16"]])
     assert {row["outcome"] for row in study.result["trials"]} <= {"pass", "fail"}
 
 
-def one_of(tool: ForkedTool, whose: str) -> psutil.Process:
-    """A site, or the supervisor of one."""
-    named = {
-        "site": lambda one: "bisect_cfg.engines.site_process" in one.cmdline(),
-        "supervisor": lambda one: "-SIc" in one.cmdline(),
-    }
-    return next(one for one in tool.left() if named[whose](one))
+def all_of(tool: ForkedTool, whose: str) -> list[psutil.Process]:
+    """The sites, or their supervisors."""
+    sites = [one for one in tool.left() if "bisect_cfg.engines.site_process" in one.cmdline()]
+    return sites if whose == "site" else [site.children()[0].children()[0] for site in sites]
 
 
 def test_what_crosses_the_line_comes_out_equal(tmp_path: Path) -> None:
