@@ -124,7 +124,7 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(
     folder = tmp_path_factory.getbasetemp() / "trials" / "3"
     seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0, message=str(died or ""))
     run = Run(seen, traces_of(folder, rows=rows(*kinds)), folder, 12, "cold")
-    runner = Trials(SimpleNamespace(folder=folder.parents[1]))
+    runner = Trials(SimpleNamespace(site=SimpleNamespace(folder=folder.parents[1])))
     runner.standard = Standard(failure, usual)
     study = Study(None, None, None, folder.parents[1], None, None, runner)
     in_search = runner.judged(run)
