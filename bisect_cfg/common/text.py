@@ -63,6 +63,7 @@ _SGLANG = re.compile(r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?P<ranks>(?:[
 # the first words tell.
 _PREFIX_BEGINS = frozenset("[(0123456789" + string.ascii_letters)
 
+_SET = re.compile(r"\{('[^'\n]*'(?:, '[^'\n]*')+)\}")
 _URL = re.compile(r"\bhttps?://[^\s'\"<>)\]]+")
 _PATH = re.compile(
     r"(?<![\w/<>.])(?:~|\.{1,2})?(?:/[\w.@+=-]+){1,}/?"  # /a/b, ./a, ~/a
@@ -131,7 +132,8 @@ def clean(line: str) -> str:
 def normalise(text: str) -> str:
     """The normal form of a message: one line, without what differs between two runs of one failure.
 
-    Numbers become ``<n>``, addresses and hashes ``<hex>``, file names ``<path>``, URLs ``<url>``. Of several
+    Numbers become ``<n>``, addresses and hashes ``<hex>``, file names ``<path>``, URLs ``<url>``; sets of strings are
+    sorted, for Python prints them in another order each time. Of several
     lines the first one that says something is kept, and the next one too where the first only announces it.
 
     >>> normalise("[rank1]: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 1 has 79.1 GiB")
@@ -145,6 +147,7 @@ def normalise(text: str) -> str:
     message = lines[0]
     if len(lines) > 1 and (message.endswith(":") or "validation error" in message):
         message += " " + lines[1]
+    message = _SET.sub(lambda found: "{" + ", ".join(sorted(found[1].split(", "))) + "}", message)
     message = _URL.sub("<url>", message)
     message = _ADDRESS.sub("<hex>", message)
     message = _PATH.sub("<path>", message)

@@ -49,6 +49,7 @@ def traceback(error: str, prefix: str = "", library: str = "/opt/lib/python3.11/
         ("batch_size (4) must be divisible by 3", "batch_size (16) must be divisible by 5"),
         ("found cuda:1 and cuda:0!", "[rank3]: found cuda:0 and cuda:7!"),
         ("no file /home/a/b.safetensors", "no file /mnt/x y/b.safetensors".replace(" y", "")),
+        ("Target modules {'q_proj', 'k_proj', 'v'} not found", "Target modules {'v', 'q_proj', 'k_proj'} not found"),
         ("<Foo object at 0x7f01ab>", "\x1b[31m<Foo object at 0x55ff>\x1b[0m"),
         ("loss is 1e-06", "  2025-03-02 10:11:12,131 loss is  -3.5e+10"),
         ("Tried to allocate 2.50 GiB", "Tried to allocate 20.00 GiB"),
@@ -66,6 +67,7 @@ def test_normal_form_leaves_out_what_changes(one: str, other: str) -> None:
         ("got Float and BFloat16", "got Float and Half"),
         ("unexpected keyword argument 'warmup_ratio'", "unexpected keyword argument 'max_prompt_length'"),
         ("cuda:1 and cuda:0", "cuda:0 and cpu"),
+        ("{'q_proj', 'v_proj'} not found", "{'q_proj', 'k_proj'} not found"),
     ],
 )
 def test_normal_form_keeps_what_matters(one: str, other: str) -> None:
