@@ -33,6 +33,7 @@ ELSEWHERE = {
     "engine_drift": "test_reported_failures.py",
     "resume": "test_reported_failures.py",
     "weight_sync_hang": "test_reported_failures.py",
+    "lora": "test_reported_failures.py",
 }
 """Studies that need a launcher, environments, options of their own or no script, and where they are tested."""
 

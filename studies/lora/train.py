@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import HfArgumentParser, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
+from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, PreTrainedTokenizerFast, set_seed
 from trl import GRPOConfig, GRPOTrainer
 
 LETTERS = "abcdef"
@@ -18,7 +18,7 @@ def parse_arguments():
     parser = HfArgumentParser(GRPOConfig)
     parser.set_defaults(
         output_dir=os.path.join(tempfile.gettempdir(), "grpo-adapter"),
-        learning_rate=1e-3,
+        learning_rate=1e-4,
         lr_scheduler_type="constant",
         adam_beta2=0.98,
         weight_decay=0.01,
@@ -43,20 +43,17 @@ def build_model():
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<eos>", eos_token="<eos>", padding_side="left"
     )
-    config = Qwen2Config(
+    config = GPT2Config(
         vocab_size=len(vocabulary),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.1,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        n_positions=512,
+        n_embd=64,
+        n_layer=2,
+        n_head=2,
         bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
-    return Qwen2ForCausalLM(config), tokenizer
+    return GPT2LMHeadModel(config), tokenizer
 
 
 def build_dataset():
@@ -65,9 +62,9 @@ def build_dataset():
 
 
 def repeated_reward(prompts, completions, **kwargs):
-    """The share of the answer that is the prompt's first letter, less what is said too much."""
+    """The share of the answer that is the prompt's first letter."""
     pairs = [(prompt.split()[0], text.split()) for prompt, text in zip(prompts, completions, strict=True)]
-    return [written.count(first) / max(len(written), 1) - 0.1 * len(written) for first, written in pairs]
+    return [written.count(first) / max(len(written), 1) for first, written in pairs]
 
 
 def main():
@@ -82,11 +79,11 @@ def main():
         args=training_args,
         train_dataset=build_dataset(),
         peft_config=LoraConfig(
-            r=8,
-            lora_alpha=512,
+            r=16,
+            lora_alpha=32,
             lora_dropout=0.05,
-            target_modules="all-linear",
-            bias="none",
+            target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
+            use_rslora=True,
             task_type="CAUSAL_LM",
         ),
     )
