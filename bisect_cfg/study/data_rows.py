@@ -67,11 +67,13 @@ class _ExchangedRows:
 
     Attributes:
         step: of a run, at which the failure under study comes; None before that is known.
+        later: whether a run got past it and failed at a later step, of other rows.
     """
 
     def __init__(self, trials: Trials, configuration: Configuration) -> None:
         self._trials, self._configuration = trials, configuration
         self.step: int | None = None
+        self.later = False
         self.judged, self.classify = trials.judged, trials.classify
 
     def run(self, request: TrialRequest) -> TrialResult:
@@ -80,6 +82,7 @@ class _ExchangedRows:
         exchanged = {row_of(name): int(other) for name, other in request.configuration.items()}
         result = self.judged(self._trials.train(self.plan(f"{SPACE}-{request.number}", exchanged)))
         later = result.outcome is Outcome.FAIL and None not in (result.step, self.step) and result.step > self.step
+        self.later = self.later or later
         return replace(result, outcome=Outcome.PASS) if later else result
 
     def plan(self, name: str, exchanged: Mapping[int, int]) -> Plan:
@@ -142,7 +145,7 @@ def _searched(
     )
     bisection.add({name_of(row): row for row in of.rows}, rows.judged(run), Purpose.BAD_BASELINE)
     report = bisection.run()
-    found = FoundRows(of, (), exchanged, named, len(report.rows), report.complete)
+    found = FoundRows(of, (), exchanged, named, len(report.rows), report.complete and not rows.later)
     note = ""
     if report.status == Status.BASELINE_FAILS:
         note = f"With other rows in place of those of {of.place} it fails as well: it is none of those rows."
