@@ -258,6 +258,8 @@ class Answer(Part):
     schema: int = SCHEMA
     failure: Failure | None = None
     good_failure: Failure | None = None
+    good_tried: tuple[str, ...] = ()
+    good_reasons: tuple[str, ...] = ()
     where: Where | None = None
     only_failing: Contrast | None = None
     placement: Placement | None = None

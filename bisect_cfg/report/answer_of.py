@@ -81,6 +81,8 @@ def answer_of(found: Findings, environment: Fingerprint) -> Answer:
         trials=tuple(_trials(found)),
         failure=failure_of(found.bad_run),
         good_failure=failure_of(found.good_run) if found.report is None else None,
+        good_tried=found.tried,
+        good_reasons=tuple(map(scrub, found.reasons)),
         where=None if found.place is None else _where(found.place),
         only_failing=found.contrast,
         placement=_placement(found.bad_run),

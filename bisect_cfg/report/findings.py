@@ -56,6 +56,8 @@ class Findings:
         environments: in which trials ran with other packages; None if none did.
         cluster: where the trials of this call ran, as `answer` has it; None: on this machine.
         rows: of the dataset that make the failing step fail; None if they were not looked for.
+        tried: the good sides that were tried beside a good configuration that fails as well.
+        reasons: the likeliest reasons that it does.
     """
 
     folder: Path
@@ -83,6 +85,8 @@ class Findings:
     environments: Environments | None = None
     cluster: JsonObject | None = None
     rows: FoundRows | None = None
+    tried: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
 
     @cached_property
     def places(self) -> Places:

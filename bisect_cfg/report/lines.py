@@ -119,7 +119,7 @@ def _background(answer: Answer, program: str) -> Iterator[Line]:
     if answer.rows is not None and not _rows_of_cause(answer):
         yield Line("Rows", answer.rows["text"])
     issue = answer.known_issue
-    if issue is not None and answer.status == Status.ISOLATED:
+    if issue is not None and (answer.status == Status.ISOLATED or answer.good_failure is not None):
         root = " ".join((issue.why or issue.cures[0]).split())
         source = next(iter(issue.sources), "")
         source = "Measured by this project, with tiny models on a CPU." if source == "measured" else source
@@ -191,18 +191,15 @@ def _outcome(answer: Answer, folder: Path | None) -> Iterator[Line]:
             yield Line("", "It is no setting that differs: with the good ones it is the same.")
             yield Line("TRY", f"{NO_SETTING[failure.kind]} Then --good NAME=VALUE, with values that work here.")
         else:
-            yield Line("", "So there is nothing to compare with.")
+            yield from _why_good_fails(answer)
             yield Line("TRY", "--good NAME=VALUE, or --good FILE, with values that work here.")
-        if names := without_good_value(answer.not_varied):
-            yield Line(
-                "", f"All runs had your {', '.join(names)}: no good value of {'them' if names[1:] else 'it'} is known."
-            )
         if answer.rows is None and failure.step and folder is not None and failure.kind not in NO_SETTING:
             yield Line("", "--isolate-data, if you suspect the data of that step: it finds the row.")
         if folder is not None and failure.log:
             yield Line("LOG", str(folder / failure.log), COMMAND)
     elif answer.status == Status.BASELINE_FAILS:
-        yield Line("RESULT", "The good configuration fails as well, so there is nothing to compare with.")
+        yield Line("RESULT", "The good configuration fails as well.")
+        yield from _why_good_fails(answer)
         yield from _labelled("", answer.notes, NOTE)
     elif answer.reproduction.rate is not None and answer.reproduction.rate < 1:
         yield Line("RESULT", "No cause could be isolated: the failure did not show again.")
@@ -211,6 +208,12 @@ def _outcome(answer: Answer, folder: Path | None) -> Iterator[Line]:
         yield Line("RESULT", "Nothing is settled yet.")
         yield from _labelled("", answer.notes, NOTE)
         yield Line("TRY", "Run the same command again, with more trials or time: it goes on where it was.")
+
+
+def _why_good_fails(answer: Answer) -> Iterator[Line]:
+    tried = f" Tried besides: {'; '.join(answer.good_tried)}." if answer.good_tried else ""
+    yield Line("", f"So there is nothing to compare with.{tried}")
+    yield from _labelled("WHY", answer.good_reasons)
 
 
 # ----------------------------------------------------------------------------------------------------------- the causes

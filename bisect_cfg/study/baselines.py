@@ -6,12 +6,11 @@ walks the same way again without a run.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from bisect_cfg.common.configuration import Configuration, Factor, Outcome, Purpose, Value
-from bisect_cfg.common.parameters import every, parameter
+from bisect_cfg.common.configuration import Factor, Outcome, Purpose
+from bisect_cfg.common.parameters import parameter
 from bisect_cfg.common.parameters.odds import names_it
 from bisect_cfg.common.words import duration
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, CheckpointOrders, Origin
@@ -21,7 +20,6 @@ from bisect_cfg.runner.starts import COLD, STARTS
 from bisect_cfg.runner.verdict import INVALID, REFUSED
 from bisect_cfg.store.causes import Report
 from bisect_cfg.study.study import Study
-from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.launch_settings import PROCESSES, SHARDED, SHARDING
 
 WARM_TRIES = 2
@@ -56,28 +54,8 @@ DEFAULTS = "defaults-of-the-moved"
 """The question of that run."""
 
 
-_PRECISION = re.compile(r"bf(?:loat)?16|16BF", re.IGNORECASE)
-"""bf16 in an error, as torch and CUDA spell it too."""
-
-
-def without_risky_defaults(bad_run: Run, good: Configuration, pins: Configuration) -> dict[str, Value]:
-    """Values in place of defaults that are known to fail on some machines, where the run has those defaults and its
-    error names them, or is a crash of compiled code, which names nothing."""
-    shown = bad_run.shown.signature
-    crashed = shown is not None and shown.kind in ("signal", "cuda-error")
-    if not crashed and not _PRECISION.search(f"{shown} {bad_run.shown.message}"):
-        return {}
-    capture = read_capture(bad_run.traces.events.rows)
-    resolved = {} if capture is None else capture.args.resolved
-    said = {name.removeprefix("args.") for name in (*good, *pins)}
-    risky = {name: known.risky_default for name, known in every().items() if known.risky_default}
-    return {
-        name: before for name, (default, before) in risky.items() if name not in said and resolved.get(name) == default
-    }
-
-
 class Baselines:
-    """Finds them; a second time without the library's risky defaults, where the good configuration fails with them.
+    """Finds them; once more for each good side that is tried after one that fails (`good_sides`).
 
     Attributes:
         moved: name -> the factor that keeps the user's value, as its default costs too much.
@@ -294,7 +272,7 @@ class Baselines:
             half = names[: named if 0 < named < len(names) else (len(names) + 1) // 2]
             named = 0
             kept = {**settings.good, **{name: settings.bad[name] for name in half}}
-            question, purpose = f"good-{start}{self._at}-half-{self._tries}", Purpose.CHECK
+            question, purpose = f"{self._good_question(start, ())}-half-{self._tries}", Purpose.CHECK
             if len(half) == 1:  # then it is a run of what will be the good configuration
                 question, purpose = self._good_question(start, [*self._needed, *half]), Purpose.GOOD_BASELINE
             run = self._run(Plan(question, kept, None, purpose=purpose, max_step_seconds=allowed))
@@ -310,7 +288,7 @@ class Baselines:
             self._trials.settings = self._trials.settings.without(names, *reason)
 
     def _good_question(self, start: str, needed: Sequence[str], moved: int = 0) -> str:
-        name = f"good-{start}{self._at}" + ("-without-risky-defaults" if self._study.spared else "")
+        name = f"good-{start}{self._at}" + (f"-{self._study.sides.name}" if self._study.sides.name else "")
         return name + "".join(f"-with-{one}" for one in needed) + (f"-affordable-{moved}" if moved else "")
 
     # ------------------------------------------------------------------------------------ what the good one may cost

@@ -13,6 +13,7 @@ from bisect_cfg.runner.site import Site
 from bisect_cfg.runner.trials import PlanEngine, Trials
 from bisect_cfg.store.inputs import Inputs, files_of, hash_of
 from bisect_cfg.study.baselines import Baselines
+from bisect_cfg.study.good_sides import GoodSides
 from bisect_cfg.study.origin import begin_at_checkpoint
 from bisect_cfg.study.study import Study
 from bisect_cfg.targets.good import parse_pins, read_good
@@ -33,7 +34,7 @@ def begin(study: Study, target: Target) -> None:
     sites = sites_of(target.python) if target.probed else ()
     study.trials.inputs = Inputs(target, study.folder, study.state, sites)
     study.answer = Findings(folder=study.folder, script=target, settings=target.factors)
-    study.baselines = Baselines(study)
+    study.baselines, study.sides = Baselines(study), GoodSides()
     study.__dict__.pop("installed", None)  # of another interpreter, perhaps
     for note in target.notes:
         study.note(note)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from bisect_cfg.common.configuration import Status
 from bisect_cfg.common.name import Name
+from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import RankBegin
 from bisect_cfg.runner.ranks import FirstLaunch, launched_in
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.study.environments import both_environments
-from bisect_cfg.study.study import Study
+from bisect_cfg.study.study import Phase, Study
 from bisect_cfg.targets.captured import Capture, read_capture
 from bisect_cfg.targets.comparison import Comparison
 from bisect_cfg.targets.launch_settings import (
@@ -29,7 +30,7 @@ from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.suggestions import check_name
 
 
-def find_factors(study: Study) -> Status | None:
+def find_factors(study: Study) -> Status | Phase | None:
     """Compare the settings of the user with the good ones.
 
     Raises:
@@ -54,7 +55,7 @@ def find_factors(study: Study) -> Status | None:
     begun, launched = bad_run.traces.begun, _launched(study, capture)
     site.starts.learn(capture, begun.time if begun else bad_run.seen.seconds, launched)
     packages_named = any(name.startswith(PACKAGE) for name in (*study.good_side, *study.pins))
-    settings = study.trials.settings = Comparison(
+    comparison = Comparison(
         capture,
         lambda request: site.checks.resolve(request, study.baselines.resolve),
         good=study.good_side,
@@ -64,7 +65,13 @@ def find_factors(study: Study) -> Status | None:
         installed=study.installed if packages_named else None,
         launcher=study.target.launcher,
         relaunched=launched is not None and study.target.launcher != PROGRAM,
-    ).factors()
+    )
+    try:
+        settings = study.trials.settings = comparison.factors()
+    except InputError:
+        if not study.sides.name:
+            raise
+        return _another_good_side(study, study.sides.take_up(study, bad_run))
     study.find(settings=settings)
     if settings.note:
         study.note(settings.note)
@@ -74,12 +81,19 @@ def find_factors(study: Study) -> Status | None:
     known = dict.fromkeys([*(factor.name for factor in settings.varied), *capture.args.types], "")
     for name in options.keep:
         check_name(str(Name.of(name)), known, "--keep")
-    if settings.varied:
-        return None
-    study.note(
-        "No setting differs from the good configuration: the failure is in the script, the data or the environment, or "
-        "the good configuration must be changed with --good."
-    )
+    return None if settings.varied else _another_good_side(study, study.sides.go_on(study, None))
+
+
+def _another_good_side(study: Study, found: bool) -> Status | Phase:
+    """Where nothing can be compared with a good side: compare with another one, if one was found."""
+    if found:
+        return find_factors
+    study.sides.end(study)
+    if not study.settings.varied:
+        study.note(
+            "No setting differs from the good configuration: the failure is in the script, the data or the environment,"
+            " or the good configuration must be changed with --good."
+        )
     return Status.BASELINE_FAILS
 
 

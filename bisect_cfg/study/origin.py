@@ -34,7 +34,6 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import horizon_for
 from bisect_cfg.search.search import trials_left
 from bisect_cfg.store.state import Rejected
-from bisect_cfg.study.baselines import without_risky_defaults
 from bisect_cfg.study.data_rows import LEAD, find_rows
 from bisect_cfg.study.environments import not_rebuilt
 from bisect_cfg.study.factors import find_factors
@@ -73,7 +72,7 @@ AS_FAR = 0.01
 
 def find_baselines(study: Study) -> Status | Phase | None:
     """Find the cheapest origin and start at which the bad configuration fails as it did and the good one passes. Where
-    the good one fails with risky defaults of the library, it is compared again without them."""
+    the good one fails as well, another good side is tried."""
     trials, bad_run = study.trials, study.answer.bad_run
     again, good_run = find_origin(study, bad_run)
     study.find(settings=study.settings, good_run=good_run)
@@ -81,13 +80,11 @@ def find_baselines(study: Study) -> Status | Phase | None:
         study.find(again=tuple(again))
         study.note(_why_never_again(study, again))
         return Status.INCONCLUSIVE
-    outcome, safer = study.outcome_of_good(good_run), without_risky_defaults(bad_run, study.good, study.pins)
-    if outcome is Outcome.FAIL and safer and not study.spared:
-        named = ", ".join(f"{name}={value}" for name, value in safer.items())
-        study.note(f"The library's own defaults fail as well; trying a good configuration with {named}.")
-        study.spared = safer
-        return find_factors
-    if outcome is not Outcome.PASS:
+    if study.outcome_of_good(good_run) is not Outcome.PASS:
+        by_data = trials.origin is not None and trials.origin.checkpoint is None  # then it is no setting
+        if not by_data and study.sides.go_on(study, good_run):
+            return find_factors
+        study.sides.end(study)
         find_rows(study)
         return Status.BASELINE_FAILS
     for symptom in good_run.shown.symptoms:

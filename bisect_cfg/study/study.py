@@ -52,7 +52,7 @@ class Study:
         started: when this pass began, on `time.monotonic`'s clock.
         good: what the user says of the good configuration.
         pins: settings that are the same in all runs, and their values.
-        spared: risky defaults -> what the good configuration has in their place; empty until it fails with them.
+        sides: the good sides that are tried where the good configuration fails as well.
         baselines: finds how trials start.
         again: further runs of the bad configuration that count.
         bisection: of the settings; None before the search.
@@ -72,7 +72,7 @@ class Study:
     started: float = field(default_factory=time.monotonic)
     good: dict[str, Value] = field(default_factory=dict)
     pins: dict[str, Value] = field(default_factory=dict)
-    spared: dict[str, Value] = field(default_factory=dict)
+    sides: Any = None  # `GoodSides`, whose module imports this one
     baselines: Any = None  # `Baselines`, whose module imports this one
     again: tuple[Run, ...] = ()
     bisection: Bisection | None = None
@@ -109,7 +109,7 @@ class Study:
     @property
     def good_side(self) -> dict[str, Value]:
         """What is known of the good configuration before it is compared: what the user says counts first."""
-        return {**self.spared, **self.good}
+        return {**self.sides.values, **self.good}
 
     @cached_property
     def installed(self) -> Installed:

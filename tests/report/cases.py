@@ -184,6 +184,8 @@ CASES: dict[str, Answer] = {
     "good_fails": replace(
         ONE, **ENDED | {"status": Status.BASELINE_FAILS, "trials": trials(2)},
         good_failure=its.Failure("exception", text="dies at step 3 with E: no", step=3, log="trials/1/log.txt"),
+        good_tried=("the documented example of GRPOConfig (beta=0)",),
+        good_reasons=("Your own code may be at fault, whatever the settings are: train.py:7, in step.",),
         not_varied={"script.mix": f"{NO_DEFAULT}: your script has none", "seed": "chance"},
     ),
     "nothing_differs": replace(ONE, **ENDED | {"status": Status.BASELINE_FAILS, "trials": trials(1), "notes": (

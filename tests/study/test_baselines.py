@@ -12,8 +12,7 @@ from toys import script
 
 from bisect_cfg.common.configuration import Factor, Outcome
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.common.parameters import every
-from bisect_cfg.runner.verdict import INVALID, Observation
+from bisect_cfg.runner.verdict import INVALID
 from bisect_cfg.store.causes import Report
 from bisect_cfg.study import baselines as module
 from bisect_cfg.study.baselines import DEFAULTS, Baselines, with_defaults_of_the_moved
@@ -47,51 +46,6 @@ def test_only_what_makes_the_good_configuration_costly_is_taken_over(tool, monke
     assert "max_completion_length it fails too" in " ".join(notes), "at the end the default was tried as well"
     again = tool.bisect("train.py", *QUICK)
     assert again.ended == ended and again.result["notes"] == notes
-
-
-RISKY = {name: known.risky_default for name, known in every().items() if known.risky_default}
-
-
-@pytest.fixture
-def with_resolved(tmp_path, monkeypatch):
-    """The defaults that are to be replaced in a run that resolved to these values."""
-
-    def found(resolved: dict, good: dict | None = None, pins: dict | None = None, died: Observation = DIED) -> dict:
-        args = SimpleNamespace(resolved=resolved)
-        monkeypatch.setattr(module, "read_capture", lambda rows: SimpleNamespace(args=args))
-        return module.without_risky_defaults(run(tmp_path, died), good or {}, pins or {})
-
-    return found
-
-
-def test_a_risky_default_gives_way_to_the_one_before_it(with_resolved) -> None:
-    assert "bf16" in RISKY
-    defaults = {name: default for name, (default, _) in RISKY.items()}
-    before = {name: old for name, (_, old) in RISKY.items()}
-    assert with_resolved(defaults) == before
-    assert with_resolved(before) == {}  # the run has not got it
-    assert with_resolved({}) == {}
-
-
-@pytest.mark.parametrize(
-    ("said", "gives_way"),
-    [
-        ("\"addmm_impl_cpu_\" not implemented for 'BFloat16'", True),
-        ("Your setup doesn't support bf16/gpu.", True),
-        ("math domain error", False),
-    ],
-)
-def test_a_default_gives_way_to_an_error_that_names_it(with_resolved, said: str, gives_way: bool) -> None:
-    """An error in a reward has nothing to do with the numbers that the model computes with."""
-    died = replace(DIED, died=Signature("exception", "RuntimeError", said), message=f"RuntimeError: {said}")
-    assert with_resolved({"bf16": True}, died=died) == ({"bf16": False} if gives_way else {})
-
-
-@pytest.mark.parametrize("name", ["bf16", "args.bf16"])
-def test_what_the_user_says_stays(with_resolved, name: str) -> None:
-    defaults = {name: default for name, (default, _) in RISKY.items()}
-    for said in ({"good": {name: True}}, {"pins": {name: True}}):
-        assert "bf16" not in with_resolved(defaults, **said)
 
 
 LENGTH = SimpleNamespace(name="max_completion_length", good=256, bad=12, reset=256)
