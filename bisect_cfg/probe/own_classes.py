@@ -1,11 +1,18 @@
-"""Classes of the script's own that are filled from its files: their fields' defaults are those of the files' keys.
+"""Classes of the script's own that hold settings, filled from its files or in its code.
+
+Their fields' defaults are those of the files' keys.
 
 A key of a YAML, JSON or TOML file has no default by itself. Where the script builds a pydantic model or a dataclass of
 it (``Config(**yaml.safe_load(stream)["reward"])``, ``Config.model_validate(...)``), the class has one: what the script
 runs with when the key is not in the file. Whether a value comes from a file is told by its name and the value itself.
+
+Where the code itself says the values (``Config(window=7)``), the fields of a dataclass are settings like others; those
+that it leaves at their defaults are offered as well, so that the good side can name them.
 """
 
+import ast
 import contextlib
+import linecache
 from collections import Counter
 
 from . import protocol, record, sources, values, wrap
@@ -15,6 +22,9 @@ from .standard_library import _getframe, dataclasses
 # So many objects are looked at: whatever else a script builds are its data.
 _MOST_OBJECTS = 200
 
+# A list of settings has so many elements at most: a longer one is data.
+_MOST_ELEMENTS = 16
+
 
 class _State:
     """One per process."""
@@ -22,6 +32,7 @@ class _State:
     files: list = []  # what the script's own files of settings hold, as it has them by now
     owned: set = set()  # paths whose default is known
     objects = 0  # that were looked at
+    offered: set = set()  # classes of which an object was offered: of others of the same class nobody knows which
 
 
 state = _State()
@@ -39,10 +50,54 @@ def define(original, *args, **kwargs):
 
 
 def _build_dataclass(original, self, *args, **kwargs):
+    cls = type(self)
+    names = [field.name for field in dataclasses.fields(cls) if field.init]
+    given = {**dict(zip(names, args)), **kwargs}  # noqa: B905
     if state.files:
-        names = [field.name for field in dataclasses.fields(type(self)) if field.init]
-        look(type(self), {**dict(zip(names, args)), **kwargs})  # noqa: B905
-    return original(self, *args, **kwargs)
+        look(cls, given)
+    wanted: dict = {}
+    if cls not in state.offered and not sources.state.parsing:
+        state.offered.add(cls)
+        with contextlib.suppress(Exception):  # of a class of the user's own
+            _offer_written(cls, given, wanted.__setitem__)
+    return original(self, **{**given, **wanted}) if wanted else original(self, *args, **kwargs)
+
+
+def _offer_written(cls, given, put):
+    """Offer the fields of an object whose values the user's code has written out, or left at their defaults."""
+    user, fields = wrap.outward(_getframe(1), wrap.PROBE, wrap.GENERATED), dataclasses.fields(cls)
+    of_library = any(wrap.is_library(base.__module__) for base in cls.__mro__)
+    if user is None or wrap.owner_of(user) != wrap.USER or of_library or len(fields) != len(cls.__dataclass_fields__):
+        return
+    with sources.parsing():  # a default may be another object
+        defaults = field_defaults([field for field in fields if field.init])
+    written = _written_in(user, cls.__name__)
+    if written is None or any(field.init and field.name not in defaults for field in fields):
+        return  # an example of the data, say
+    known = {name for name, _ in sources.state.own}
+    found = {
+        name: given.get(name, default)
+        for name, default in defaults.items()
+        if (name in written or name not in given) and name not in known and not has_fields(type(default))
+    }
+    if found:
+        sources.offer_own(found, {name: defaults[name] for name in found}, user, put)
+
+
+def _written_in(frame, name):
+    """The arguments that the call of a class in a frame's line has written out; None if there is not one such call."""
+    code = ast.parse("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))
+    calls = [node for node in ast.walk(code)
+             if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == name
+             and node.lineno <= frame.f_lineno <= node.end_lineno]  # fmt: skip
+    if len(calls) != 1 or calls[0].args:
+        return None
+    found = set()
+    for word in calls[0].keywords:
+        with contextlib.suppress(ValueError):
+            ast.literal_eval(word.value)
+            found.add(word.arg)
+    return found
 
 
 def build_model(original, self, /, **given):
@@ -110,14 +165,21 @@ def _holds(given, value):
 
 
 def nodes_of(tree, before=()):
-    """Path -> value, of a dictionary of dictionaries whose keys are plain names, those dictionaries included."""
+    """Path -> value, of a dictionary of dictionaries whose keys are plain names, those dictionaries included. A short
+    list of dictionaries is one whose keys are numbers."""
     found = {}
     for key, value in tree.items():
         if isinstance(key, str) and "." not in key:
             found[(*before, key)] = value
-            if isinstance(value, dict):
-                found.update(nodes_of(value, (*before, key)))
+            inner = dict(zip(map(str, range(len(value))), value)) if _holds_sections(value) else value  # noqa: B905
+            if isinstance(inner, dict):
+                found.update(nodes_of(inner, (*before, key)))
     return found
+
+
+def _holds_sections(value):
+    short = isinstance(value, list) and 0 < len(value) <= _MOST_ELEMENTS
+    return short and all(isinstance(one, dict) for one in value)
 
 
 def fields_of(cls):
@@ -149,9 +211,10 @@ def has_fields(cls):
 def put(tree, path, value):
     """Put a value into dictionaries and objects within each other. Objects are built anew: they may compute fields."""
     key, *inner = path
+    key = int(key) if isinstance(tree, list) else key
     if not inner:
         tree[key] = value
-    elif isinstance(tree[key], dict):
+    elif isinstance(tree[key], (dict, list)):
         put(tree[key], inner, value)
     else:
         fields = {inner[0]: getattr(tree[key], inner[0])}

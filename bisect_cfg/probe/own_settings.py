@@ -10,6 +10,7 @@ a click command, also under typer                   script  of the option
 Hydra's composed config                             script  composed without the overrides
 OmegaConf's merged configs                          script  of the first of them that has the key
 YAML, JSON, TOML that the script loads              script  of the class that it fills (`own_classes`), if any
+a dataclass whose values the code has written out   script  of the field
 a variable of the environment                       env     unset
 ==================================================  ======  ==================================================
 

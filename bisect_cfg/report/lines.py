@@ -262,14 +262,16 @@ def _not_varied(answer: Answer) -> Iterator[Line]:
 
 def others(answer: Answer) -> str:
     """Whether there may be other causes than those found."""
-    if not answer.complete:
-        return "There may be other causes: the search ended too early to tell. The same command goes on with it."
     many, names = len(answer.levels), without_good_value(answer.not_varied)
+    kept = (
+        f" All runs had your {', '.join(names)}, for which no good value is known: whether a cause needs them is open "
+        "(--good NAME=VALUE has them varied)."
+    )
+    if not answer.complete:
+        early = "There may be other causes: the search ended too early to tell. The same command goes on with it."
+        return early + kept * bool(names)
     if names:
-        return (
-            f"No other cause is left among the settings that were varied. All runs had your {', '.join(names)}, for "
-            "which no good value is known: whether a cause needs them is open (--good NAME=VALUE has them varied)."
-        )
+        return f"No other cause is left among the settings that were varied.{kept}"
     if many > len(answer.guilty):
         return f"No other cause is left among the {many} settings that differ."
     return f"{'It is' if many == 1 else 'They are'} all that differs from the good configuration."

@@ -14,6 +14,7 @@ from bisect_cfg.study.environments import both_environments
 from bisect_cfg.study.study import Phase, Study
 from bisect_cfg.targets.captured import Capture, read_capture
 from bisect_cfg.targets.comparison import Comparison
+from bisect_cfg.targets.good import typed_values
 from bisect_cfg.targets.launch_settings import (
     ACCELERATE,
     LAUNCHER,
@@ -40,10 +41,27 @@ def find_factors(study: Study) -> Status | Phase | None:
         study.trials.packages = both_environments(study, study.settings)
         return None
     study.listener.phase("factors", "comparing your settings with the good ones")
+    try:
+        if _compare(study):
+            return None
+        another = study.sides.go_on(study, None)
+    except InputError:
+        if not study.sides.name:
+            raise
+        another = study.sides.take_up(study, study.answer.bad_run)
+    if another:
+        return find_factors
+    study.sides.end(study)
+    return Status.BASELINE_FAILS
+
+
+def _compare(study: Study) -> bool:
+    """Find what differs from the good side in force; whether anything does."""
     site, bad_run, options = study.site, study.answer.bad_run, study.options
     capture = read_capture(bad_run.traces.events.rows, configured=False)
-    capture = replace(capture, named=frozenset(study.good_side))
     capture = capture.with_accelerate(_accelerate(study, capture))
+    named, _ = typed_values(study.good_side, capture, "the good configuration")
+    capture = replace(capture, named=frozenset(named))
     say_what_is_not_in_force(study, bad_run)
     if not capture.args.built:
         study.note(
@@ -55,7 +73,7 @@ def find_factors(study: Study) -> Status | Phase | None:
     begun, launched = bad_run.traces.begun, _launched(study, capture)
     site.starts.learn(capture, begun.time if begun else bad_run.seen.seconds, launched)
     packages_named = any(name.startswith(PACKAGE) for name in (*study.good_side, *study.pins))
-    comparison = Comparison(
+    settings = study.trials.settings = Comparison(
         capture,
         lambda request: site.checks.resolve(request, study.baselines.resolve),
         good=study.good_side,
@@ -65,13 +83,7 @@ def find_factors(study: Study) -> Status | Phase | None:
         installed=study.installed if packages_named else None,
         launcher=study.target.launcher,
         relaunched=launched is not None and study.target.launcher != PROGRAM,
-    )
-    try:
-        settings = study.trials.settings = comparison.factors()
-    except InputError:
-        if not study.sides.name:
-            raise
-        return _another_good_side(study, study.sides.take_up(study, bad_run))
+    ).factors()
     study.find(settings=settings)
     if settings.note:
         study.note(settings.note)
@@ -81,20 +93,7 @@ def find_factors(study: Study) -> Status | Phase | None:
     known = dict.fromkeys([*(factor.name for factor in settings.varied), *capture.args.types], "")
     for name in options.keep:
         check_name(str(Name.of(name)), known, "--keep")
-    return None if settings.varied else _another_good_side(study, study.sides.go_on(study, None))
-
-
-def _another_good_side(study: Study, found: bool) -> Status | Phase:
-    """Where nothing can be compared with a good side: compare with another one, if one was found."""
-    if found:
-        return find_factors
-    study.sides.end(study)
-    if not study.settings.varied:
-        study.note(
-            "No setting differs from the good configuration: the failure is in the script, the data or the environment,"
-            " or the good configuration must be changed with --good."
-        )
-    return Status.BASELINE_FAILS
+    return bool(settings.varied)
 
 
 def _launched(study: Study, capture: Capture) -> FirstLaunch | None:

@@ -27,11 +27,12 @@ from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.good import parse_value
 from bisect_cfg.targets.launch_settings import LAUNCHER, PYTHON
 from bisect_cfg.targets.pinned import pinned_by_name, without_good_value
+from bisect_cfg.targets.suggestions import left_out
 
 EXAMPLES = Path(__file__).parent / "examples.yaml"
 
-REASONS = 3
-"""So many reasons are named."""
+REASONS, NAMED = 3, 6
+"""So many reasons are named, and so many values of the script's own."""
 
 _PRECISION = re.compile(r"bf(?:loat)?16|16BF", re.IGNORECASE)
 """bf16 in an error, as torch and CUDA spell it too."""
@@ -106,6 +107,11 @@ class GoodSides:
         assert self.first is not None and study.answer.bad_run is not None
         settings, good_run = self.first
         study.trials.settings = settings
+        if not settings.varied:
+            study.note(
+                "No setting differs from the good configuration: the failure is in the script, the data or the "
+                "environment, or the good configuration must be changed with --good."
+            )
         why = tuple(reasons(study.answer.bad_run, good_run, settings))[:REASONS]
         study.find(settings=settings, good_run=good_run, tried=tuple(self.tried), reasons=why)
 
@@ -117,15 +123,15 @@ class GoodSides:
             return False
         said = {Name.of(name).full for name in (*study.good, *study.pins)}
         for one in good_sides(study.answer.bad_run, ended, settings):
-            values = {name: value for name, value in one.values.items() if Name.of(name).full not in said}
+            left = {*said, *left_out(list(one.values), study.options.only, study.options.exclude)}
+            values = {name: value for name, value in one.values.items() if not {name, Name.of(name).full} & left}
             if one.name in self._passed_over or all(_in_force(settings, *item) for item in values.items()):
                 continue
             self._passed_over.add(one.name)
             self.name, self.values = one.name, {**self._harmless, **values}
             named = ", ".join(f"{name}={show(value, name)}" for name, value in values.items())
             self.tried.append(f"{one.said} ({named})")
-            study.note(f"The good configuration fails as well ({ended.shown.signature}); trying another one: "
-                       f"{self.tried[-1]}.")  # fmt: skip
+            study.note(f"The good configuration fails as well; trying another one: {self.tried[-1]}.")
             return True
         return False
 
@@ -237,6 +243,15 @@ def reasons(bad_run: Run, good_run: Run | None, settings: Factors) -> Iterator[s
     )
     if named:
         yield f"A setting that no run varied may be at fault (--good gives it a good value): {named}."
+    constants = [
+        f"{own.name(key)}={show(own.raw[key])}"
+        for own in settings.capture.others.values()
+        for key in own.raw.keys() - {*own.flags, *own.set_by_user}
+        if own.kind == "script" and key in own.defaults
+    ]
+    if constants:
+        named = ", ".join(sorted(constants)[:NAMED])
+        yield f"A value of your own code may be at fault (--good NAME=VALUE has it varied): {named}."
     step = good_run.shown.step_of_training
     if step and step == bad_run.shown.step_of_training:
         yield f"The data of step {step} may be at fault: both fail there."

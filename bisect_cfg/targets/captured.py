@@ -107,11 +107,16 @@ class Source:
 
     @property
     def set_by_user(self) -> list[str]:
-        """Keys whose raw value differs from the default, in the order of the class."""
+        """Keys whose raw value differs from the default, in the order of the class. Of a list of sections its elements'
+        keys, unless the list has a default itself."""
+        lists = [key for key, value in self.raw.items() if isinstance(value, list)]
+        whole = tuple(f"{key}." for key in lists if key in self.defaults)
+        split = {key for key in lists if key not in self.defaults and any(o.startswith(f"{key}.") for o in self.raw)}
         return [
             key
             for key, value in self.raw.items()
-            if key not in self.defaults or not equal(_as_parsed(value), _as_parsed(self.defaults[key]))
+            if (key not in self.defaults or not equal(_as_parsed(value), _as_parsed(self.defaults[key])))
+            and not (key in split or key.startswith(whole))
         ]
 
 
@@ -309,8 +314,8 @@ def own_settings(events: Sequence[Event]) -> dict[str, Source]:
             found[row.kind] = replace(own, defaults={**own.defaults, **row.defaults})
     code = own_code(sorted({str(row.place[0]) for row in events if isinstance(row, ConfigBuilt) and row.place}))
     for kind, own in found.items():
-        said = {key: code.default_of(key) for key in own.raw if kind == "script" and key not in own.flags}
-        defaults = {key: value for key, value in said.items() if value is not None}
+        keys = [key for key in own.raw if kind == "script" and key not in own.flags]
+        defaults = {key: value for key in keys for value in code.default_of(key)}
         found[kind] = replace(own, defaults={**defaults, **own.defaults}, code=code)
     return found
 

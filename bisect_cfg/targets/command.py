@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from bisect_cfg.common.configuration import UNSET, Configuration, Value, equal
@@ -20,6 +21,7 @@ from bisect_cfg.probe.protocol import Event
 from bisect_cfg.probe.redact import mask_arguments, scrub
 from bisect_cfg.store.inputs import hash_of
 from bisect_cfg.store.state import TargetIdentity
+from bisect_cfg.targets.captured import Source
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.good import Assignment
 from bisect_cfg.targets.interpreters import modules_of, moved
@@ -27,6 +29,7 @@ from bisect_cfg.targets.launch_settings import VARIABLE
 from bisect_cfg.targets.launchers import is_launcher
 from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.parsed import Parsed, parsed_in
+from bisect_cfg.targets.pinned import why_own
 from bisect_cfg.targets.sides import Given, Levels, compare, compare_packages, read_levels
 from bisect_cfg.targets.target import ByHand, Started, is_masked, shell_line
 from bisect_cfg.targets.template import (
@@ -38,6 +41,7 @@ from bisect_cfg.targets.template import (
     Typed,
     check_places,
     placeholders_in,
+    read_value,
     text_of,
     typed_in,
 )
@@ -273,9 +277,24 @@ def find_target(words: Sequence[str], given: Given, events: Sequence[Event] | No
     template = Template(parts, config_format, levels.spelled, levels.paths, flags)
     names = [name for name in (*factors.bad, *levels.pinned) if not name.startswith((VARIABLE, PACKAGE))]
     check_places(template, names, levels.good, levels.bad)
-    factors = replace(factors, pinned={**reasons, **factors.pinned})
+    named = {*levels.good, *levels.bad, *levels.pinned, *reasons}
+    unnamed = {name: why for name, why in _as_typed(parts) if name not in named}
+    factors = replace(factors, pinned={**reasons, **unnamed, **factors.pinned})
     path, first = Path(program).resolve(), given.python is not None
     return CommandTarget(tuple(words), path, template, factors, interpreter.python, interpreter.own, first)
+
+
+def _as_typed(parts: Sequence[str | Typed]) -> Iterator[tuple[str, str]]:
+    """The settings that stand in a command, no side names and so no trial varies, with the reason."""
+    words = [part if isinstance(part, str) else "-" for part in (*parts[1:], "-")]
+    for word, following in pairwise(words):
+        flag, equals, text = word.partition("=")
+        name = flag.lstrip("-+").replace("-", "_")
+        if len(name) < 2 or not (equals or flag.startswith("--")) or not name.replace(".", "").isidentifier():
+            continue
+        value = read_value(text) if equals else following.startswith("-") or read_value(following)
+        if not placeholders_in(str(value)):
+            yield name, why_own(Source("script", 0, "", "", {name: value}, {}, {}, {}), name, ())
 
 
 def _without_variables(words: Sequence[str], levels: Levels) -> list[str]:

@@ -105,7 +105,7 @@ class Comparison:
                 continue  # the same text by chance: nobody has set the field
             said = next((one for one in (name, own) if one in self.good), None)
             good = self.good[said] if said else one.own.defaults.get(one.key)
-            if not said and one.key not in one.own.defaults:  # a key of a file: the good side is the library's
+            if not said and good is None and one.key not in one.own.flags:  # of a file: the good side is the library's
                 good = look_up(one.source.defaults, one.field)
                 if good is None or has_tag(good) or Name.of(own).key.rpartition(".")[2] not in one.own.code.read:
                     continue
@@ -302,6 +302,8 @@ class Comparison:
             reason = PINNED if name in self.pins else why_pinned(self.capture, source, key)
             if source.kind != "load" and key not in known:
                 continue
+            if any(key.startswith(f"{whole}.") for whole in moved if isinstance(source.raw.get(whole), list)):
+                continue  # the good side has another list
             if source.kind == "script" and key in self._overridden and name not in self.good:
                 continue  # the flag is varied
             if reason:

@@ -235,11 +235,16 @@ def typed_values(values: Configuration, capture: Capture, where: str) -> tuple[R
 
 
 def _by_own_names(values: Configuration, known: Collection[str]) -> Row:
-    """Values with what is nested as in a file of the script's own by its full names: ``{"reward": {"unit": 1}}``."""
+    """Values with what is nested as in a file of the script's own by its full names (``{"reward": {"unit": 1}}``), and
+    a list of sections where it is as long as the script's."""
     result: Row = {}
     for name, value in values.items():
         own = Name("script", Name.of(name).key).full
-        if isinstance(value, dict) and name not in known and any(one.startswith(f"{own}.") for one in known):
+        elements = {one[len(own) + 1 :].partition(".")[0] for one in known if one.startswith(f"{own}.")}
+        numbered = {str(number): one for number, one in enumerate(value)} if isinstance(value, list) else {}
+        if elements and numbered.keys() == elements and all(isinstance(one, dict) for one in numbered.values()):
+            result |= _by_own_names({f"{own}.{number}": one for number, one in numbered.items()}, known)
+        elif isinstance(value, dict) and name not in known and elements:
             inner = {f"{own}.{key}": item for key, item in value.items()}
             result |= _by_own_names(inner, known)
         else:

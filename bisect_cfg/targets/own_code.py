@@ -45,13 +45,12 @@ class OwnCode:
     made_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
     merged: Mapping[str, Encoded] = field(default_factory=dict)
 
-    def default_of(self, name: str) -> Encoded:
-        """The default of a key by its name with dots, None if the code has none."""
+    def default_of(self, name: str) -> tuple[Encoded, ...]:
+        """The default of a key by its name with dots; none if the code has none. The elements of a list are alike."""
         if name in self.merged:  # then a reader's own default is never taken
-            return self.merged[name]
-        sections, _, key = name.rpartition(".")
-        section = sections.rpartition(".")[2]
-        return self.defaults.get((section, key), self.defaults.get(("", key)))
+            return (self.merged[name],)
+        section, key = (["", ""] + [part for part in name.split(".") if not part.isdigit()])[-2:]
+        return tuple(self.defaults[place] for place in ((section, key), ("", key)) if place in self.defaults)[:1]
 
 
 def own_code(scripts: Iterable[str]) -> OwnCode:
@@ -88,8 +87,7 @@ def _said_by(tree: ast.Module) -> tuple[list[tuple[tuple[str, str], Encoded]], s
     for node in ast.walk(tree):
         for key, default in _reads(node):
             read[key] += 1
-            if (value := _literal(default, assigned)) is not None:
-                defaults.append(((_section(node, assigned), key), value))
+            defaults += [((_section(node, assigned), key), value) for value in _literal(default, assigned)]
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_CONFIGS):
             handed.update(key for inner in ast.walk(node) for key, _ in _reads(inner))
     return defaults, set(read - handed), _made_of(tree, assigned)
@@ -98,8 +96,8 @@ def _said_by(tree: ast.Module) -> tuple[list[tuple[tuple[str, str], Encoded]], s
 class _Module(NamedTuple):
     """What is looked up in a module."""
 
-    assigned: dict[str, ast.expr]  # variable -> what it was given, by the last assignment
-    defined: list[tuple[str, dict[str, Encoded]]]  # each function and class, with the defaults of its parameters
+    assigned: dict[str, ast.expr]  # variable -> what it was given, by the last assignment, or runs through
+    defined: list[tuple[str, dict[str, tuple[Encoded, ...]]]]  # each function and class, its parameters' defaults
     calls: list[ast.Call]
 
 
@@ -112,20 +110,22 @@ def _module(tree: ast.Module) -> _Module:
             case (
                 ast.Assign(targets=[ast.Name(id=name), *_], value=value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                | ast.For(target=ast.Name(id=name), iter=value)
+                | ast.comprehension(target=ast.Name(id=name), iter=value)
             ):
                 assigned[name] = value
     return _Module(assigned, list(_defined_in(nodes, assigned)), [one for one in nodes if isinstance(one, ast.Call)])
 
 
-def _literal(value: ast.expr | None, assigned: Mapping[str, ast.expr]) -> Encoded:
-    """The value of a default that is written out, or given to a variable; None if it is not."""
+def _literal(value: ast.expr | None, assigned: Mapping[str, ast.expr]) -> tuple[Encoded, ...]:
+    """The value of a default that is written out, or given to a variable; none if there is no such value."""
     if isinstance(value, ast.Name):
         value = assigned.get(value.id, value)
     with suppress(ValueError, TypeError, SyntaxError):  # it is no literal
-        literal = None if value is None else ast.literal_eval(value)
+        literal = {} if value is None else ast.literal_eval(value)
         if not isinstance(literal, (dict, set, bytes)):
-            return list(literal) if isinstance(literal, tuple) else literal
-    return None
+            return (list(literal) if isinstance(literal, tuple) else literal,)
+    return ()
 
 
 def _of_dictionaries(trees: Iterable[ast.Module]) -> dict[str, list[Encoded]]:
@@ -142,8 +142,8 @@ def _of_dictionaries(trees: Iterable[ast.Module]) -> dict[str, list[Encoded]]:
                 continue
             if isinstance(value, ast.Dict):
                 add(f"{sections}{key.value}.", value, assigned)
-            elif (literal := _literal(value, assigned)) is not None:
-                found.setdefault(sections + key.value, []).append(literal)
+            elif literal := _literal(value, assigned):
+                found.setdefault(sections + key.value, []).extend(literal)
 
     for tree in trees:
         assigned = _module(tree).assigned
@@ -180,7 +180,7 @@ def _of_parameters(trees: Iterable[ast.Module]) -> dict[tuple[str, str], list[En
     one key to a parameter, of a function or a class of the script's own, whose name stands for one alone.
     """
     modules = [_module(tree) for tree in trees]
-    defined: dict[str, list[dict[str, Encoded]]] = {}
+    defined: dict[str, list[dict[str, tuple[Encoded, ...]]]] = {}
     for name, parameters in (one for module in modules for one in module.defined):
         defined.setdefault(name, []).append(parameters)
     found: dict[tuple[str, str], list[Encoded]] = {}
@@ -197,7 +197,9 @@ def _of_parameters(trees: Iterable[ast.Module]) -> dict[tuple[str, str], list[En
 
 
 def _handed(
-    given: Iterable[tuple[str | None, ast.expr]], parameters: Mapping[str, Encoded], assigned: Mapping[str, ast.expr]
+    given: Iterable[tuple[str | None, ast.expr]],
+    parameters: Mapping[str, tuple[Encoded, ...]],
+    assigned: Mapping[str, ast.expr],
 ) -> Iterator[tuple[tuple[str, str], Encoded]]:
     """(Section, key) of each key that is given to a parameter (None: to all by their names), and its default."""
     for parameter, value in given:
@@ -206,12 +208,14 @@ def _handed(
         if parameter is None:
             handed = {(key, name): default for name, default in parameters.items()}
         else:
-            handed = {(_section(value, assigned), key): parameters.get(parameter)} if key else {}
-        yield from ((place, default) for place, default in handed.items() if default is not None)
+            handed = {(_section(value, assigned), key): parameters.get(parameter, ())} if key else {}
+        yield from ((place, default) for place, defaults in handed.items() for default in defaults)
 
 
-def _defined_in(nodes: Iterable[ast.AST], assigned: Mapping[str, ast.expr]) -> Iterator[tuple[str, dict[str, Encoded]]]:
-    """Each function and class of a module, with its parameters and their defaults, None where one has none."""
+def _defined_in(
+    nodes: Iterable[ast.AST], assigned: Mapping[str, ast.expr]
+) -> Iterator[tuple[str, dict[str, tuple[Encoded, ...]]]]:
+    """Each function and class of a module, with its parameters and their defaults, none where one has none."""
     for node in nodes:
         made = node
         if isinstance(node, ast.ClassDef):

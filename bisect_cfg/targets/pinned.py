@@ -201,7 +201,8 @@ def fork_point(capture: Capture) -> ForkPoint:
         if source is None or source.index != index or not source.used:
             continue
         if kind in OWN:
-            ours = any(not why_pinned(capture, source, key) for key in source.set_by_user) or any(
+            named = {key for key in source.raw if {key, str(source.name(key))} & capture.named}
+            ours = any(not why_pinned(capture, source, key) for key in {*source.set_by_user, *named}) or any(
                 one.own is source
                 and (one.key in source.defaults or one.key.rpartition(".")[2] in source.code.read)
                 and not why_pinned(capture, one.source, one.field)

@@ -566,3 +566,71 @@ def test_a_variable_that_fills_a_model_is_found(tool):
     tool.environment |= {"OWN_TRICKY": "1", "OWN_REWARD__SCALE": "3", "OWNER": "x"}
     found, _ = causes(tool)
     assert [sorted(one) for one in found] == [["env.OWN_REWARD__SCALE", "env.OWN_TRICKY", "script.reward.mix"]]
+
+
+PLAIN = """
+    args = GRPOConfig(output_dir="out", temperature=0.9)
+    def step(number):
+        if number == 3 and ({}):
+            raise RuntimeError("planted")
+    GRPOTrainer(args, step).train()
+"""
+WRITTEN = """
+    from dataclasses import dataclass, field
+    @dataclass
+    class Inner:
+        unit: int = 1
+    @dataclass(frozen=True)
+    class Recipe:
+        bucket: int = 4
+        mix: float = 0.1
+        inner: Inner = field(default_factory=Inner)
+    recipe = Recipe({})
+"""
+
+
+def test_what_the_code_writes_into_a_dataclass_is_a_setting(tool):
+    script(tool.folder, WRITTEN.format("bucket=7") + PLAIN.format("recipe.bucket > 5"))
+    found, result = causes(tool)
+    assert found == [["script.bucket"]] and result["complete"]
+    assert result["causes"][0]["parameters"]["script.bucket"] == {"good": 4, "bad": 7}
+
+
+def test_what_the_code_leaves_at_its_default_is_named(tool):
+    script(tool.folder, WRITTEN.format("") + PLAIN.format("recipe.bucket < 5"))
+    said = tool("bisect", "train.py", "--study", "s")
+    assert said.status == 1 and "script.bucket=4" in said.all
+    found, _ = causes(tool, "--restart", "--good", "script.bucket=9")
+    assert found == [["script.bucket"]]
+
+
+LISTED = """
+    import types, yaml
+    found = yaml.safe_load(open("bad.yaml"))
+    def one_of(name, weight=1.0, floor=None):
+        return weight, floor
+    parts = [one_of(**item) for item in found["rewards"]]
+"""
+REWARDS = "rewards: [{name: a, weight: 0}, {name: b, floor: 3}]\n"
+
+
+@pytest.mark.parametrize("fails", ["parts[0][0] == 0", "parts[1][1]"], ids=["weight", "floor"])
+def test_the_keys_within_a_list_are_settings(tool, fails):
+    script(tool.folder, LISTED + PLAIN.format(fails))
+    (tool.folder / "bad.yaml").write_text(REWARDS)
+    found, result = causes(tool)
+    assert found == [["script.rewards.0.weight" if "[0][0]" in fails else "script.rewards.1.floor"]]
+    assert "script.rewards" not in result["not_varied"]
+
+
+@pytest.mark.parametrize(("good", "cause"), [
+    ("rewards: [{name: a, weight: 1}, {name: b, floor: 3}]\n", "script.rewards.0.weight"),
+    ("rewards: [{name: b}]\n", "script.rewards"),
+], ids=["as_long", "shorter"])  # fmt: skip
+def test_a_list_of_the_good_side_is_compared_key_by_key_where_it_is_as_long(tool, good, cause):
+    script(tool.folder, LISTED.replace("weight=1.0", "weight") .replace("one_of(**item)", "(item.get('weight'), 0)")
+           + PLAIN.format("parts[0][0] == 0"))  # fmt: skip
+    (tool.folder / "bad.yaml").write_text(REWARDS)
+    (tool.folder / "good.yaml").write_text(good)
+    found, _ = causes(tool, "--good", "good.yaml")
+    assert found == [[cause]]

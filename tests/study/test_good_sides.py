@@ -90,9 +90,10 @@ def test_where_none_trains_it_is_said_what_was_tried_and_why(tool) -> None:
     assert "Tried besides" in said and result["good_reasons"][0][:30] in said
 
 
-def test_what_the_user_says_of_the_good_side_stays(tool) -> None:
+@pytest.mark.parametrize("option", [("--good", "num_generations=6"), ("--only", "temperature")])
+def test_what_the_user_says_of_the_good_side_stays(tool, option: tuple[str, str]) -> None:
     script(tool.folder, EXAMPLE)
-    study = tool.bisect("train.py", *QUICK, "--good", "num_generations=6", status=1)
+    study = tool.bisect("train.py", *QUICK, *option, status=1)
     assert "num_generations" not in " ".join(study.result["good_tried"])
 
 

@@ -23,7 +23,7 @@ def test_a_default_is_what_all_of_the_code_says(tmp_path):
     )
     code = own_code([str(tmp_path / "train.py")])
     names = ("reward.window", "window", "odd", "eps", "reward", "made", "none", "training.targets")
-    assert [code.default_of(name) for name in names] == [4, 4, None, -1e-6, None, None, None, ["q", "v"]]
+    assert [code.default_of(name) for name in names] == [(4,), (4,), (), (-1e-6,), (), (), (None,), (["q", "v"],)]
 
 
 def test_a_default_is_that_of_its_section(tmp_path):
@@ -33,7 +33,7 @@ def test_a_default_is_that_of_its_section(tmp_path):
     )
     code = own_code([str(tmp_path / "train.py")])
     names = ("reward.kind", "optimizer.kind", "data.kind", "data.rows", "rows")
-    assert [code.default_of(name) for name in names] == ["f1", "adam", None, 8, None]
+    assert [code.default_of(name) for name in names] == [("f1",), ("adam",), (), (8,), ()]
 
 
 def test_a_key_that_is_handed_to_a_function_of_the_scripts_own_has_the_default_of_its_parameter(tmp_path):
@@ -61,7 +61,7 @@ def test_a_key_that_is_handed_to_a_function_of_the_scripts_own_has_the_default_o
     )
     code = own_code([str(tmp_path / "train.py")])
     names = ("reward.window", "reward.eps", "window", "loss.heft", "floor", "size", "reward.tokenizer", "steps")
-    assert [code.default_of(name) for name in names] == [4, 1e-6, None, 0.5, 1, None, None, 8]
+    assert [code.default_of(name) for name in names] == [(4,), (1e-6,), (), (0.5,), (1,), (), (), (8,)]
 
 
 def test_a_dictionary_of_defaults_is_told_by_its_name_or_by_what_is_merged_into_it(tmp_path):
@@ -81,7 +81,17 @@ def test_a_dictionary_of_defaults_is_told_by_its_name_or_by_what_is_merged_into_
     )
     code = own_code([str(tmp_path / "train.py")])
     names = ("seed", "reward.window", "reward.chain", "reward.made", "lr", "eps", "top", "low", "far")
-    assert [code.default_of(name) for name in names] == [1, 4, [{"kind": "zero"}], None, 2, 3, 4, None, None]
+    assert [code.default_of(name) for name in names] == [
+        (1,),
+        (4,),
+        ([{"kind": "zero"}],),
+        (),
+        (2,),
+        (3,),
+        (4,),
+        (),
+        (),
+    ]
 
 
 def test_a_key_that_is_only_handed_on_is_not_read(tmp_path):
@@ -107,4 +117,24 @@ def test_code_that_was_edited_meanwhile_is_read_anew(tmp_path):
     for number in (1, 2):
         path.write_text(f"config.get('window', {number})")
         os.utime(path, ns=(number, number))
-        assert own_code([str(path)]).default_of("window") == number
+        assert own_code([str(path)]).default_of("window") == (number,)
+
+
+def test_a_parameter_may_be_none_by_default(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "def make_reward(floor=None, cap=None, rate=compute()): ...\n"
+        "make_reward(floor=config.get('floor'), cap=config['cap'], rate=config.get('rate'))\n"
+    )
+    code = own_code([str(tmp_path / "train.py")])
+    assert [code.default_of(name) for name in ("floor", "cap", "rate")] == [(None,), (None,), ()]
+
+
+def test_the_elements_of_a_list_are_alike(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "def one_of(name, weight=1.0): ...\n"
+        "rewards = [one_of(**item) for item in config['rewards']]\n"
+        "for part in config['parts']:\n    part.get('size', 3)\n"
+    )
+    code = own_code([str(tmp_path / "train.py")])
+    names = ("rewards.0.weight", "rewards.1.weight", "rewards.0.name", "parts.0.size")
+    assert [code.default_of(name) for name in names] == [(1.0,), (1.0,), (), (3,)]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import ConfigBuilt
 from bisect_cfg.targets.command import find_target, is_any_command
+from bisect_cfg.targets.pinned import NAMES_A_PLACE, NO_DEFAULT
 from bisect_cfg.targets.sides import Given
 from bisect_cfg.targets.template import read_value
 
@@ -270,3 +271,23 @@ def test_what_the_good_side_says_of_a_program_counts_before_its_defaults():
     found = find_target(["sh", "--workers", "8", "--name", "x"], given, events)
     assert command(found, "good") == ["--workers", "2", "--name", "z", "--the-quality", "high"]
     assert command(found, "bad") == ["--workers", "8", "--name", "x", "--the-quality", "low"]
+
+
+def test_what_stands_in_a_command_and_no_side_names_is_not_varied():
+    words = (
+        "train.sh",
+        "--lr",
+        "3",
+        "--mix",
+        "0.5",
+        "--fast",
+        "--out_dir=x",
+        "optim.rate=2",
+        "--seed",
+        "3",
+        "-v",
+        "{heat}",
+    )
+    pinned = target(*words, good=("lr=1", "heat=1"), bad=("heat=2",)).factors.not_varied
+    assert {name for name, why in pinned.items() if why.startswith(NO_DEFAULT)} == {"mix", "fast", "optim.rate"}
+    assert {name for name, why in pinned.items() if why == NAMES_A_PLACE} == {"out_dir", "seed"}
