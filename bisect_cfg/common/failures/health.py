@@ -532,10 +532,13 @@ def odd_rewards(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def remarks(rows: Sequence[Row]) -> list[Symptom]:
-    """Oddities worth a line in the report though the run is not called failed for them: "non-finite", or "slow"."""
+    """Oddities worth a line in the report though the run is not called failed for them: "non-finite", or "slow". A
+    reward function is odd that is NaN in all steps: TRL leaves it out of the reward."""
     found = []
-    for name in WATCHED:
-        if odd := not_finite(rows, name):
+    functions = dict.fromkeys(name for row in rows for name in row if name.startswith(OF_REWARDS) and "std" not in name)
+    for name in (*WATCHED, *functions):
+        least = 1 if name in WATCHED else max(DEAD_STEPS, sum(number(row, name) is not None for row in rows))
+        if len(odd := not_finite(rows, name)) >= least:
             step, value = odd[0]
             text = f"{name} is {value} at {len(odd)} of {len(rows)} steps (first at step {step})"
             found.append(Symptom("non-finite", name, step, text))

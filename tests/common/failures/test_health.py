@@ -293,3 +293,20 @@ def test_an_engine_that_drifts_is_told_at_the_fifth_step_in_a_row():
 
 def test_a_reward_function_that_does_not_apply_is_no_failure():
     assert kinds(rows(12, **{"rewards/code/mean": NAN, "rewards/code/std": NAN})) == []
+
+
+def test_a_reward_function_that_is_nan_in_all_steps_is_a_remark():
+    never, now_and_then = "rewards/never/mean", "rewards/sometimes/mean"
+    found = [
+        {
+            "step": n,
+            "reward": 0.5,
+            never: math.nan,
+            "rewards/never/std": math.nan,
+            now_and_then: math.nan if n % 2 else 1.0,
+        }
+        for n in range(1, 8)
+    ]
+    (remark,) = health.remarks(found)
+    assert (remark.kind, remark.name) == ("non-finite", never) and "7 of 7 steps" in remark.text
+    assert health.remarks(found[:4]) == [], "too few to say that it never applies"
