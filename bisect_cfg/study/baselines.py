@@ -259,7 +259,7 @@ class Baselines:
 
     def _find_needed(self, good_run: Run, start: str, allowed: float, only_named: bool) -> str | None:
         """The setting with whose user's value the good configuration does not end as it did, by halving; those that the
-        failure names come first. None if there is none."""
+        failure names come first. None if there is none, or what it leads to is the failure under study."""
         settings = self._trials.settings
         if not settings.seen:
             return None
@@ -278,7 +278,7 @@ class Baselines:
             run = self._run(Plan(question, kept, None, purpose=purpose, max_step_seconds=allowed))
             gone = run.costly or str(run.shown.signature) != str(good_run.shown.signature)
             if gone and len(half) == 1:
-                return half[0]
+                return None if self._study.outcome_of(run) is Outcome.FAIL else half[0]
             names = half if gone else names[len(half) :]
         return None
 
