@@ -52,6 +52,7 @@ NOT_VARIED_SHOWN, OTHERS_SHOWN, TRIALS_SHOWN = 2, 4, 6
 MORE_SEEDS = 10
 """What is suggested to whoever wants to be surer: it rules out failure rates above 26 %."""
 
+_STEP = re.compile(r" at step \d+")
 _ITEMS = re.compile(r"([,()\[\]{}])")
 
 
@@ -366,6 +367,10 @@ def _fix(answer: Answer, study: Commands | None) -> Iterator[Line]:
         yield Line("FIX", "No remedy trained healthily.", NOTE)
         for remedy in answer.rejected:
             yield Line("", f"{_in_words(remedy.changes)}: {remedy.rejected or 'not tried'}.")
+        if next_one := next((remedy for remedy in answer.rejected if _dies_of_another(answer, remedy)), None):
+            pins = " ".join(f"--pin {name}={show(change.to, name)}" for name, change in next_one.changes.items())
+            yield Line("TRY", "That is another failure, which this one hid. To isolate it, too, add to your command:")
+            yield Line("", f"{pins} --study ANOTHER", COMMAND)
     elif found is None:
         for one in answer.corrections:
             goods = {name: answer.levels[name].good for name in one.parameters if name in answer.levels}
@@ -494,6 +499,14 @@ def _others(found: Recommendation, answer: Answer, study: Commands | None) -> It
                 yield Line("", f"{_in_words(remedy.changes)} {advice}", NOTE)
     for position, what in enumerate(found.unsettled):  # the first says why it ended
         yield Line("", f"Not settled: {what}" if position else what, NOTE)
+
+
+def _dies_of_another(answer: Answer, remedy: Remedy) -> bool:
+    """Whether a run without the cause, all else as the user has it, dies as no run with the cause does."""
+    goods = {name: levels.good for cause in answer.causes for name, levels in cause.parameters.items()}
+    reset = all(name in goods and equal(change.to, goods[name]) for name, change in remedy.changes.items())
+    known = {_STEP.sub("", cause.text) for cause in answer.causes}
+    return reset and remedy.rejected.startswith("dies") and _STEP.sub("", remedy.rejected) not in known
 
 
 def _seen(claim: Claim | None) -> str:

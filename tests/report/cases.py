@@ -152,6 +152,10 @@ CASES: dict[str, Answer] = {
         not_varied={"script.mix": f"{NO_DEFAULT}: your script has none", "seed": "randomness stays"},
         unvaried={"seed": Levels(42, 7), "script.rows": Levels(1000, 64), "script.data": Levels(None, "mine")},
     ),
+    "hidden_failure": replace(
+        ONE, recommendation=None,
+        rejected=(remedy("bf16", False, status="rejected", rejected="dies at step 11 with AssertionError: too late"),),
+    ),
     "two_causes": replace(
         ONE,
         causes=(
