@@ -49,6 +49,10 @@ EDIT_LENGTH = 60
 NOT_VARIED_SHOWN, OTHERS_SHOWN, TRIALS_SHOWN = 2, 4, 6
 """So many settings that no trial varied, other remedies, and trials of a remark are named."""
 
+NOT_SETTLED = "the runs that were made could not settle it"
+STOPPED = "Stopped"
+"""Why an answer is incomplete; the second begins the note of a limit that was reached (`study.loop.Limits`)."""
+
 MORE_SEEDS = 10
 """What is suggested to whoever wants to be surer: it rules out failure rates above 26 %."""
 
@@ -269,8 +273,9 @@ def others(answer: Answer) -> str:
         "(--good NAME=VALUE has them varied)."
     )
     if not answer.complete:
-        early = "There may be other causes: the search ended too early to tell. The same command goes on with it."
-        return early + kept * bool(names)
+        stopped = any(note.startswith(STOPPED) for note in answer.notes)
+        why = "the search ended too early to tell. The same command goes on with it" if stopped else NOT_SETTLED
+        return f"There may be other causes: {why}.{kept * bool(names)}"
     if names:
         return f"No other cause is left among the settings that were varied.{kept}"
     if many > len(answer.guilty):

@@ -141,7 +141,7 @@ CASES: dict[str, Answer] = {
     "incomplete": replace(
         ONE,
         complete=False,
-        notes=("--max-trials 13 are used up.",),
+        notes=("Stopped after 13 trials, as --max-trials asks.",),
         recommendation=recommended(
             "bf16", False, verified=False, status="healthy", evidence=claim(), not_kept=("bf16",),
             ranges={"beta": its.Range(0.0, 0.1, 0.0, 0.1, False)}, unsettled=("Stopped.", "bf16: whether it trains on"),
@@ -194,7 +194,7 @@ CASES: dict[str, Answer] = {
     ),
     "nothing_differs": replace(ONE, **ENDED | {"status": Status.BASELINE_FAILS, "trials": trials(1), "notes": (
         "No setting differs from the good configuration.",)}),
-    "inconclusive": replace(ONE, **ENDED | {"status": Status.INCONCLUSIVE, "notes": ("--max-trials 13 are used up.",)}),
+    "inconclusive": replace(ONE, **ENDED | {"status": Status.INCONCLUSIVE, "notes": ("Stopped after 13 trials, as --max-trials asks.",)}),
     "unfinished": replace(ONE, **ENDED | {"status": UNFINISHED, "notes": (
         "This study has no answer: it ended before its time, with 13 trials done.",)}),
     "function": replace(
