@@ -194,7 +194,10 @@ CASES: dict[str, Answer] = {
     ),
     "nothing_differs": replace(ONE, **ENDED | {"status": Status.BASELINE_FAILS, "trials": trials(1), "notes": (
         "No setting differs from the good configuration.",)}),
-    "inconclusive": replace(ONE, **ENDED | {"status": Status.INCONCLUSIVE, "notes": ("Stopped after 13 trials, as --max-trials asks.",)}),
+    "inconclusive": replace(
+        ONE,
+        **ENDED | {"status": Status.INCONCLUSIVE, "notes": ("Stopped after 13 trials, as --max-trials asks.",)},
+    ),
     "unfinished": replace(ONE, **ENDED | {"status": UNFINISHED, "notes": (
         "This study has no answer: it ended before its time, with 13 trials done.",)}),
     "function": replace(
