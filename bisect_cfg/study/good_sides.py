@@ -150,6 +150,10 @@ def good_sides(bad_run: Run, good_run: Run, settings: Factors) -> Iterator[GoodS
     own = {name: good for name, (good, _) in pinned_by_name(capture, settings.not_varied).items()
            if Name.of(name).space in OWN and not has_tag(good)}  # fmt: skip
     yield GoodSide("own-defaults", "the script's own settings at their defaults, whatever they name", own)
+    library = {name: value for name, value in capture.args.defaults.items()
+               if name in capture.args.set_by_user and name not in settings.not_varied
+               and isinstance(value, (int, float, str)) and not _in_force(settings, name, value)}  # fmt: skip
+    yield GoodSide("library-defaults", "the library's defaults, whatever the script's own are", library)
     example = examples().get(capture.args.cls)
     if example is not None:
         of_version = {name: value for name, value in example["settings"].items() if name in capture.args.types}

@@ -137,18 +137,19 @@ class Comparison:
         return found[0] if len(found) == 1 else None
 
     def _of_own_default(self, source: Source, field: str) -> Encoded:
-        """The value of a field in the script's own dictionary of defaults, where the user's file does not say it: it is
-        what the run has, or a flag has taken its place. None if there is none."""
+        """What the script's own default makes of a field that the user did not set: that of a flag, or of a key that
+        the user's file leaves to the dictionary over which it is laid. None if there is none."""
         own = self.capture.others.get("script")
         if own is None:
             return None
+        unsaid = {key: own.defaults[key] for key in own.flags if key in own.defaults and key not in own.set_by_user}
+        if not own.raw.keys().isdisjoint(own.code.merged):
+            unsaid |= {name: value for name, value in own.code.merged.items() if name not in own.raw}
         keys = own.code.made_of.get(field, frozenset())
-        found = [
-            value for name, value in own.code.merged.items() if name.rpartition(".")[2] in keys and name not in own.raw
-        ]
+        found = [value for name, value in unsaid.items() if name.rpartition(".")[2] in keys]
         if len(found) != 1:
             return None
-        taken = str(source.name(field)) in self._made_of
+        taken = str(source.name(field)) in self._made_of  # by a flag that stands in for the key
         return found[0] if taken or equal(found[0], look_up(source.raw, field)) else None
 
     def _reset(self, source: Source, key: str) -> Encoded:

@@ -42,6 +42,17 @@ OWN = """
 """
 WORKERS = OWN.replace('"--reward_name", default="plain"', '"--num_workers", type=int, default=4').replace(
     '"--reward_name", "odd", ', "").replace('own.reward_name == "odd"', "own.num_workers > 1")  # fmt: skip
+FLAG = """
+    import argparse
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--heat", type=float, default=0.0)
+    own = parser.parse_args(["--heat", "0.1"])
+    args = GRPOConfig(output_dir="out", temperature=own.heat, weight_decay=0.1)
+    def step(number):
+        if args.temperature < 0.5 and number == 3:
+            raise RuntimeError("boom")
+    GRPOTrainer(args, step).train()
+"""
 HINT = """
     args = GRPOConfig(output_dir="out", temperature=0.9, num_generations=4)
     def step(number):
@@ -72,6 +83,7 @@ MASKED = """
             "own settings at their defaults, whatever they name (script.reward_name=plain)",
         ),
         (WORKERS, [["script.num_workers"]], "fewer processes (script.num_workers=0)"),
+        (FLAG, [["temperature"]], "the library's defaults, whatever the script's own are (temperature=1)"),
         (HINT, [["loss_type"]], "what the failure's message says (loss_type=grpo)"),
         (MASKED, [["temperature"]], "what the failure's message says (beta=0.04)"),
     ],
