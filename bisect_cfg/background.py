@@ -6,6 +6,7 @@ its standard input then closes. What it has to say comes through a pipe, a JSON 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -123,7 +124,8 @@ class Running:
                     if what == FOLDER:
                         self.folder = Path(told)
                     elif what == SHOWN:
-                        self._handle.update(told, raw=True)
+                        with contextlib.suppress(Exception):  # a page that cannot be drawn stops no bisection
+                            self._handle.update(told, raw=True)
                     else:
                         self._ended = crash.Ended(*told)
 
