@@ -101,6 +101,7 @@ class Ran:
     failed_at: int | None = None  # step at which it was certain to fail; None: its end shows it, or it is healthy
     text: str = ""  # why it is not healthy
     seconds: float = 0.0  # 0 if it was made for another purpose
+    died: str | None = None  # signature of what ended it before its time
     made: int | None = None  # optimizer steps; fewer than `steps` where its training ends before
 
     @cached_property
@@ -166,6 +167,7 @@ class Remedy:
     passed: tuple[int, ...] = ()  # numbers of the verification runs of `changes`, all healthy
     steps: int = 0  # of the shortest of them; before there are any, those that are wanted
     rejected: str = ""  # why it was given up
+    died: str | None = None  # signature of what ended the run for which it was
     stepped_back: int = 0  # how often
     loss: float = 0.0  # what the user gives up; smaller is better
     unsettled: tuple[str, ...] = ()  # what is open, in words
@@ -203,13 +205,14 @@ def follow(terms: Terms, proposal: Proposal, runs: Sequence[Ran]) -> tuple[Remed
         by_key.setdefault(ran.key, []).append(ran)
     walk = _Walk(terms, proposal, by_key, dict(proposal.changes))
     passed: list[Ran] = []
-    rejected, missing = "", ()
+    failed: Ran | None = None
+    missing: tuple[Attempt, ...] = ()
     try:
-        rejected = walk.reset() if proposal.ranges else ""
-        if not rejected:
+        failed = walk.reset() if proposal.ranges else None
+        if failed is None:
             for moving in proposal.ranges:
                 walk.move(moving)
-            passed, rejected = walk.verify()
+            passed, failed = walk.verify()
     except _Missing as stop:
         missing = stop.attempts
     status = RemedyStatus.VERIFIED if passed else RemedyStatus.HEALTHY if walk.healthy else RemedyStatus.OPEN
@@ -218,11 +221,12 @@ def follow(terms: Terms, proposal: Proposal, runs: Sequence[Ran]) -> tuple[Remed
     remedy = Remedy(
         proposal,
         walk.changes,
-        RemedyStatus.REJECTED if rejected else status,
+        status if failed is None else RemedyStatus.REJECTED,
         tuple(walk.ranges),
         tuple(ran.number for ran in passed),
         min((ran.length for ran in passed), default=terms.steps_for(walk.configuration(), terms.verify_steps)),
-        rejected,
+        failed.text if failed is not None else "",
+        failed.died if failed is not None else None,
         walk.stepped_back,
         unsettled=_unsettled(missing[0], proposal, open_ranges) if missing else (),
         open_ranges=open_ranges,
@@ -289,12 +293,12 @@ class _Walk:
             raise _Missing(*missing)
         return answers
 
-    def reset(self) -> str:
-        """Why the reset is not healthy, "" if it is."""
+    def reset(self) -> Ran | None:
+        """The run that shows that the reset is not healthy; None if it is."""
         reason = f"is it healthy with {', '.join(self.proposal.changes)} reset?"
         (ran,) = self.ask(self.configuration(), [0], Aim.RESET, reason)
         self.healthy = ran.healthy
-        return "" if ran.healthy else ran.text
+        return None if ran.healthy else ran
 
     def move(self, moving: SearchRange) -> None:
         """Find how far one setting can go, and keep a margin from there."""
@@ -323,17 +327,17 @@ class _Walk:
                 return one
         return moving.good
 
-    def verify(self) -> tuple[list[Ran], str]:
-        """The runs that verified it, or why it had to be given up."""
+    def verify(self) -> tuple[list[Ran], Ran | None]:
+        """The runs that verified it, or the one for which it had to be given up."""
         reason = "is the whole configuration healthy, over a longer run?"
         while True:
             runs = self.ask(self.configuration(), range(self.terms.verify_seeds), Aim.VERIFY, reason)
             failed = next((ran for ran in runs if not ran.healthy), None)
             if failed is None:
-                return runs, ""
+                return runs, None
             movable = [moving for moving in self.proposal.ranges if self.changes[moving.name] != moving.good]
             if not movable:
-                return [], failed.text
+                return [], failed
             self.stepped_back += 1
             for moving in movable:
                 value = moving.back(self.changes[moving.name], STEP_BACK)

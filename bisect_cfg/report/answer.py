@@ -183,7 +183,8 @@ class Range(Part):
 
 
 class Remedy(Part):
-    """A configuration next to the user's own, and what is known of it."""
+    """A configuration next to the user's own, and what is known of it; `died`: the signature of the run for which it
+    was rejected, if that died."""
 
     changes: dict[str, Change]
     verified: bool = False
@@ -195,6 +196,7 @@ class Remedy(Part):
     why: str = ""
     source: str = ""
     rejected: str = ""
+    died: str | None = None
     stepped_back: int = 0
     gives_up: float = 0.0
     published: dict[str, tuple[Published, ...]] = {}
@@ -250,7 +252,8 @@ class Trial(Part):
 
 class Answer(Part):
     """The whole answer; see docs/result.md. Of the settings that no trial varied, `not_varied` says why; `unvaried`
-    are those that go by their name (data, places, seeds) and differ from a known default, which is their good value."""
+    are those that go by their name (data, places, seeds) and differ from a known default, which is their good value.
+    `stopped` says which limit has ended the search before its time."""
 
     status: str
     trials: tuple[Trial, ...] = ()
@@ -281,6 +284,7 @@ class Answer(Part):
     origin: Origin | None = None
     rows: JsonObject | None = None
     placebo: str = ""
+    stopped: str = ""
     notes: tuple[str, ...] = ()
     warnings: tuple[Warnings, ...] = ()
     simulated: str = ""

@@ -130,6 +130,7 @@ def _searched(report: Report) -> Answer:
         corrections=report.corrections,
         masking=tuple(Masking(settings, cause) for settings, cause in report.masking),
         reproduction=Reproduction(report.reproduction_rate, report.reproduction_interval or ()),
+        stopped=report.stopped,
         notes=report.notes,
         seconds=report.seconds,
     )

@@ -49,14 +49,9 @@ EDIT_LENGTH = 60
 NOT_VARIED_SHOWN, OTHERS_SHOWN, TRIALS_SHOWN = 2, 4, 6
 """So many settings that no trial varied, other remedies, and trials of a remark are named."""
 
-NOT_SETTLED = "the runs that were made could not settle it"
-STOPPED = "Stopped"
-"""Why an answer is incomplete; the second begins the note of a limit that was reached (`study.loop.Limits`)."""
-
 MORE_SEEDS = 10
 """What is suggested to whoever wants to be surer: it rules out failure rates above 26 %."""
 
-_STEP = re.compile(r" at step \d+")
 _ITEMS = re.compile(r"([,()\[\]{}])")
 
 
@@ -275,8 +270,8 @@ def others(answer: Answer) -> str:
         "(--good NAME=VALUE has them varied)."
     )
     if not answer.complete:
-        stopped = any(note.startswith(STOPPED) for note in answer.notes)
-        why = "the search ended too early to tell. The same command goes on with it" if stopped else NOT_SETTLED
+        too_early = "the search ended too early to tell. The same command goes on with it"
+        why = too_early if answer.stopped else "the runs that were made could not settle it"
         return f"There may be other causes: {why}.{kept * bool(names)}"
     if names:
         return f"No other cause is left among the settings that were varied.{kept}"
@@ -512,8 +507,8 @@ def _dies_of_another(answer: Answer, remedy: Remedy) -> bool:
     """Whether a run without the cause, all else as the user has it, dies as no run with the cause does."""
     goods = {name: levels.good for cause in answer.causes for name, levels in cause.parameters.items()}
     reset = all(name in goods and equal(change.to, goods[name]) for name, change in remedy.changes.items())
-    known = {_STEP.sub("", cause.text) for cause in answer.causes}
-    return reset and remedy.rejected.startswith("dies") and _STEP.sub("", remedy.rejected) not in known
+    known = {None, answer.failure and answer.failure.signature, *(cause.signature for cause in answer.causes)}
+    return reset and remedy.died not in known
 
 
 def _seen(claim: Claim | None) -> str:

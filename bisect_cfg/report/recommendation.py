@@ -133,6 +133,7 @@ def _remedy(found: Findings, settings: Factors, remedy: FoundRemedy) -> JsonObje
         "why": remedy.proposal.why,
         "source": remedy.proposal.source,
         "rejected": remedy.rejected,
+        "died": remedy.died,
         "stepped_back": remedy.stepped_back,
         "gives_up": remedy.loss,
         "published": {

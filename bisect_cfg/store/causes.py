@@ -163,6 +163,7 @@ class Report:
         rows: the trials.
         seconds: time spent in trials.
         recommendation: of a training script: what to use instead and what that rests on, as in result.json.
+        stopped: which limit has ended the search before its time, in a sentence; "" if none did.
         message: what the failing run says of itself, with its own numbers; "" if it says nothing.
     """
 
@@ -179,6 +180,7 @@ class Report:
     rows: tuple[TrialRow, ...] = field(default=(), repr=False)
     seconds: float = 0.0
     recommendation: JsonObject | None = field(default=None, repr=False)
+    stopped: str = field(default="", repr=False)
     message: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:

@@ -218,7 +218,7 @@ class Bisection:
             if known or lost:
                 self._tell(Resumed(known, lost))
             conclusion = self._refused_side() or self._isolation.run(self._from_now())
-        report = report_of(conclusion, self.recorded, self.good, self.bad)
+        report = report_of(conclusion, self.recorded, self.good, self.bad, self._isolation.stopped)
         self._tell(Concluded(report))
         return report
 
@@ -369,7 +369,7 @@ class _Isolation:
         self._trials, self._runner = trials, runner
         self._good, self._bad, self._emit = good, bad, emit  # whole, with what is the same in both
         self._limits = Limits()
-        self._conclusion = Conclusion(Status.INCONCLUSIVE)
+        self._conclusion, self.stopped = Conclusion(Status.INCONCLUSIVE), ""
         self.running: list[_Begun] = []
         self._announced: set[int] = set()
         # A decision multiplies small matrices; more threads make it no faster, and would take the cores of a trial.
@@ -397,7 +397,7 @@ class _Isolation:
             return Action.DONE
         spent = self._limits.spent(self._trials.store.count())
         if spent and not self.running:
-            self._conclusion = state.partial(spent)
+            self._conclusion, self.stopped = state.partial(spent), spent
             return Action.DONE
         if spent or not isinstance(state.question, Ask) or len(self.running) >= self._trials.problem.jobs:
             return Action.WAIT

@@ -30,7 +30,9 @@ def cause_of(found: FoundCause, trials: SearchTrials) -> Cause:
     )
 
 
-def report_of(conclusion: Conclusion, trials: SearchTrials, good: Configuration, bad: Configuration) -> Report:
+def report_of(
+    conclusion: Conclusion, trials: SearchTrials, good: Configuration, bad: Configuration, stopped: str = ""
+) -> Report:
     """The whole conclusion.
 
     Args:
@@ -38,6 +40,7 @@ def report_of(conclusion: Conclusion, trials: SearchTrials, good: Configuration,
         trials: it was drawn from.
         good: the whole configuration, as `trials` knows of factors only.
         bad: the same.
+        stopped: which limit has ended the search; "" if none did.
     """
     safe = None if conclusion.safe is None else configuration_of(trials.names(conclusion.safe), good, bad)
     reference = trials.reference()
@@ -57,6 +60,7 @@ def report_of(conclusion: Conclusion, trials: SearchTrials, good: Configuration,
         rows,
         sum(row.seconds for row in rows),
         message=reference.message if reference else "",
+        stopped=stopped,
     )
 
 

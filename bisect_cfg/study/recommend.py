@@ -24,6 +24,7 @@ from bisect_cfg.remedy.terms import Health, Isolated, Wishes
 from bisect_cfg.report.sentences import unhealthy
 from bisect_cfg.runner.environments import CannotBuild
 from bisect_cfg.runner.plan import Plan, Result, StopRule
+from bisect_cfg.runner.verdict import INVALID
 from bisect_cfg.store.encoding import SAFE, plain, result_attributes, result_of
 from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.store.rows import row_of
@@ -80,6 +81,7 @@ def finished(store: Store) -> list[FrozenTrial]:
 def ran(trial: FrozenTrial, store: Store) -> Ran:
     """What a finished trial says."""
     asked, result = trial.user_attrs[SAFE], result_of(trial)
+    seen = result.attributes.get("observation", {})
     configuration = dict(asked["configuration"])
     for factor in store.factors:  # secrets, which stand in no study, are as the factors have them
         for level in (factor.good, factor.bad):
@@ -95,7 +97,8 @@ def ran(trial: FrozenTrial, store: Store) -> Ran:
         trial.user_attrs.get(FAILED_AT),
         result.message,
         result.seconds,
-        result.attributes.get("observation", {}).get("steps"),
+        result.signature if seen.get("died") and result.signature != INVALID else None,
+        seen.get("steps"),
     )
 
 

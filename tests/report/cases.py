@@ -142,6 +142,7 @@ CASES: dict[str, Answer] = {
         ONE,
         complete=False,
         notes=("Stopped after 13 trials, as --max-trials asks.",),
+        stopped="Stopped after 13 trials, as --max-trials asks.",
         recommendation=recommended(
             "bf16", False, verified=False, status="healthy", evidence=claim(), not_kept=("bf16",),
             ranges={"beta": its.Range(0.0, 0.1, 0.0, 0.1, False)}, unsettled=("Stopped.", "bf16: whether it trains on"),
@@ -154,7 +155,8 @@ CASES: dict[str, Answer] = {
     ),
     "hidden_failure": replace(
         ONE, recommendation=None,
-        rejected=(remedy("bf16", False, status="rejected", rejected="dies at step 11 with AssertionError: too late"),),
+        rejected=(remedy("bf16", False, status="rejected", rejected="dies at step 11 with AssertionError: too late",
+                         died="AssertionError"),),
     ),
     "two_causes": replace(
         ONE,
