@@ -30,8 +30,8 @@ SCHEMA = 2
 """Version of what --json prints."""
 
 _ONLY_LOOKS = re.compile(
-    r"\?(?:\s|$)|^(?:(?:pip install )?py-spy|nvidia-smi|dmesg|print|read|look|compare|count|check)\b"
-    r"|\bas (?:a )?checks?\b"
+    r"\?(?:\s|$)|^(?:[\w ]+: )?(?:(?:pip install )?py-spy|nvidia-smi|dmesg|print|read|look|compare|count|check)\b"
+    r"|\bas (?:a )?checks?\b|^[^;(]*\bshows? the\b"
 )
 """A step that asks or looks, and changes nothing that stays."""
 

@@ -97,3 +97,22 @@ def test_the_same_answer_in_any_wrapping(name: str, tmp_path: Path) -> None:
         readings, problems = read([str(path)])
         found = explain_readings(readings).lead
         assert not problems and (found.entry.id if found else None) == lead, kind
+
+
+GLOO_TIMEOUT = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "/home/u/train.py", line 40, in <module>
+[rank1]:     trainer.train()
+[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv \
+operation to complete"""
+
+GLOO_HANG = """INFO: ddp_backend=gloo world_size=2
+2026-11-01 10:00:00 step 4
+^C
+2026-11-01 12:00:00 Traceback (most recent call last):
+KeyboardInterrupt"""
+
+
+@pytest.mark.parametrize("log", [GLOO_TIMEOUT, GLOO_HANG], ids=["timeout", "hang"])
+def test_processes_that_talk_over_gloo_get_no_advice_on_nccl(log: str) -> None:
+    explanation = explain_text(log)
+    assert explanation.status == KNOWN and not [step for step in explanation.steps if "NCCL" in step]
