@@ -294,6 +294,9 @@ def _is_unrisen(run: _Run) -> bool:
 
 
 def _cut_off_in_vain(run: _Run) -> Shown:
+    """A reward that a lost policy had earned was earned by answers that were cut off as well."""
+    if _collapse(run) or _kl_diverged(run):
+        return ()
     return _all_clipped(run) if _dead_reward(run) or _is_unrisen(run) else ()
 
 
@@ -439,7 +442,7 @@ _QUESTIONS: tuple[tuple[str, str, Callable[[_Run], Shown]], ...] = (
     ("entropy-rose", "the entropy of a lost policy is that of noise", _entropy_rose),
     ("length-fell", "the answers became a few tokens long", _length_fell),
     ("all-clipped", "every completion was cut off at max_completion_length", _all_clipped),
-    ("cut-off-in-vain", "every completion was cut off, and the reward did not rise", _cut_off_in_vain),
+    ("cut-off-in-vain", "every completion was cut off, and the reward never rose", _cut_off_in_vain),
     ("ends-unseen", "nearly every completion counts as cut off, though most are far below the longest", _ends_unseen),
     ("loss-diverged", "the loss rose far above the level it had held, and stayed there to the end", _loss_diverged),
     ("loss-jumped", "the loss jumped from one row to the next, far above what it was", _loss_jumped),

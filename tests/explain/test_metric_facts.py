@@ -163,6 +163,8 @@ def many(*parts: tuple[int, dict[str, Any]]) -> list[dict[str, Any]]:
 NAN, INF = math.nan, math.inf
 POLICY = {"loss": 0.01, "grad_norm": 0.3, "reward": lambda at: 0.4 + at % 5 / 50, "reward_std": 0.2, "entropy": 0.6}
 POLICY |= {"kl": 0.01, "frac_reward_zero_std": 0.1}
+CLIPPED = {"completions/clipped_ratio": 1.0}
+LOST = {"entropy": 0.001, "reward": 0.0, "reward_std": 0.0, "frac_reward_zero_std": 1.0}
 LOSS = {"loss": lambda at: 2.0 - at / 200, "grad_norm": 1.0, "learning_rate": 1e-5}
 RATIO, APART = "sampling/importance_sampling_ratio/mean", "sampling/sampling_logp_difference/mean"
 CASES: list[tuple[str, list[dict[str, Any]], set[str]]] = [
@@ -183,8 +185,10 @@ CASES: list[tuple[str, list[dict[str, Any]], set[str]]] = [
      {"non-finite-gradient", "was-finite", "reward-nan"}),
     ("dead", many((20, POLICY | {"reward_std": 0.0, "frac_reward_zero_std": 1.0, "reward": 0.0, "grad_norm": 0.0})),
      {"dead-reward", "no-gradient"}),
-    ("cut off", many((20, POLICY | {"completions/clipped_ratio": 1.0})),
+    ("cut off", many((20, POLICY | CLIPPED)),
      {"all-clipped", "cut-off-in-vain"}),
+    ("cut off, and then lost", many((16, POLICY | CLIPPED), (24, POLICY | CLIPPED | LOST)),
+     {"all-clipped", "collapse"}),
     ("ends unseen", many((40, POLICY | {"completions/clipped_ratio": 0.97, "completions/mean_length": 410.0,
                                         "completions/max_length": 1024.0})),
      {"all-clipped", "cut-off-in-vain", "ends-unseen"}),
