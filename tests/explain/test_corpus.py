@@ -102,8 +102,8 @@ def test_the_same_answer_in_any_wrapping(name: str, tmp_path: Path) -> None:
 GLOO_TIMEOUT = """[rank1]: Traceback (most recent call last):
 [rank1]:   File "/home/u/train.py", line 40, in <module>
 [rank1]:     trainer.train()
-[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv \
-operation to complete"""
+[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for \
+recv operation to complete"""
 
 GLOO_HANG = """INFO: ddp_backend=gloo world_size=2
 2026-11-01 10:00:00 step 4
