@@ -30,6 +30,9 @@ _STANDING = (
     "py-spy dump --pid PID for each process shows where it waits",
     "do all ranks run, with one address, one port and an interface that reaches the others (NCCL_SOCKET_IFNAME)?",
 )
+_OF_NCCL = re.compile(r"NCCL_(?!.*GLOO_)")
+"""A step that asks or changes something of NCCL alone."""
+
 _TYPED = re.compile(
     r"^(?:[+$>%#] ?)?(?:\S+=\S+ ){0,9}(?:accelerate launch|torchrun|deepspeed|python[\d.]*(?: -u)?|trl \w+)"
     r"(?: -\S+(?: [\w./:-]+)?){0,30} "
@@ -82,7 +85,9 @@ class Explanation:
         if self.lead is None:
             return own or (_STANDING if self.stands else ())
         general = self.lead.entry.general and self.lead.case is None
-        return tuple(dict.fromkeys((*own, *self.lead.cures) if general else (*self.lead.cures, *own)))
+        steps = dict.fromkeys((*own, *self.lead.cures) if general else (*self.lead.cures, *own))
+        gloo = self.environment.get("backend") == "gloo"
+        return tuple(step for step in steps if not (gloo and _OF_NCCL.search(step)))
 
     @property
     def status(self) -> int:

@@ -50,6 +50,9 @@ _OF_NUMBERS = re.compile(
 )
 """An error that numbers bring about."""
 
+_GLOO = re.compile(r"gloo/transport|ProcessGroupGloo|backend\W{1,4}gloo\b")
+"""A log of processes that talk over gloo."""
+
 _HEALTHY_ROW = re.compile(r"\s*\{'(?:loss|eval_loss|train_loss)'(?!.*\b(?:nan|inf|NaN|Infinity)\b)")
 """A row of the Trainer's metrics, of which a long log is full."""
 
@@ -161,7 +164,10 @@ def examine(
     events = [event for reading in readings for event in reading.events]
     cause = cause_of(events)
     logs = [reading for reading in readings if not reading.not_a_log]
-    told = facts_of("\n".join(reading.ends for reading in logs))
+    ends = "\n".join(reading.ends for reading in logs)
+    told = facts_of(ends)
+    if _GLOO.search(ends) and "NCCL INFO" not in ends:
+        told["backend"] = "gloo"
     if any(reading.rows.count for reading in readings):
         rewarded = any("reward" in row.values for one in readings for row in one.rows.rows)
         told["task"] = "rl" if rewarded else "supervised"
