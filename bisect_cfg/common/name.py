@@ -9,15 +9,10 @@ SPACES = ("args", "model", "peft", "script", "launch", "env", "packages")
 
 
 class Name(NamedTuple):
-    """A name as users and reports write it is `str(name)`: a setting of the training config goes by its bare key.
+    """A name as users and reports write it is `str(name)`: a setting of the training config goes by its bare key."""
 
-    Attributes:
-        space: one of `SPACES`.
-        key: within it; one of a dictionary follows its setting (``model_init_kwargs.dtype``).
-    """
-
-    space: str
-    key: str
+    space: str  # one of `SPACES`
+    key: str  # within it; one of a dictionary follows its setting (``model_init_kwargs.dtype``)
 
     @classmethod
     def of(cls, text: str) -> Name:

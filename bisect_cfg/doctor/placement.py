@@ -21,19 +21,12 @@ _IN_PERCENT = 100
 
 @dataclass(frozen=True)
 class PlacementFinding:
-    """Something odd.
+    """Something odd."""
 
-    Attributes:
-        kind: "meta", "split", "elsewhere", "data-parallel" or "differs".
-        text: a sentence without its dot.
-        issue: id of the known issue that fits, "" if none does.
-        source: of that.
-    """
-
-    kind: str
-    text: str
-    issue: str = ""
-    source: str = ""
+    kind: str  # "meta", "split", "elsewhere", "data-parallel" or "differs"
+    text: str  # a sentence without its dot
+    issue: str = ""  # id of the known issue that fits, "" if none does
+    source: str = ""  # of that
 
     def to_json(self) -> dict[str, Json]:
         """For result.json."""

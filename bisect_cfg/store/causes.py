@@ -25,21 +25,13 @@ class Printed(dict[str, Value]):
 
 @dataclass(frozen=True)
 class Claim:
-    """That a configuration fails, or passes, and how often that was seen.
+    """That a configuration fails, or passes, and how often that was seen."""
 
-    Attributes:
-        subset: the factors that were bad in the run; None if no such configuration can be valid.
-        seen: runs that came out as claimed.
-        runs: runs that came out at all (PASS or FAIL).
-        trials: their numbers.
-        note: why there is no run, when there is none.
-    """
-
-    subset: tuple[str, ...] | None
-    seen: int = 0
-    runs: int = 0
-    trials: tuple[int, ...] = ()
-    note: str = ""
+    subset: tuple[str, ...] | None  # the factors that were bad in the run; None if no such configuration can be valid
+    seen: int = 0  # runs that came out as claimed
+    runs: int = 0  # runs that came out at all (PASS or FAIL)
+    trials: tuple[int, ...] = ()  # their numbers
+    note: str = ""  # why there is no run, when there is none
 
     def __str__(self) -> str:
         return self.note if self.subset is None else f"{self.seen}/{self.runs}"
@@ -103,31 +95,19 @@ class Correction:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A real run.
+    """A real run."""
 
-    Attributes:
-        number: of the trial.
-        outcome: the verdict on it.
-        signature: of its failure; None if it did not fail.
-        seconds: it took.
-        step: the optimizer step at which it failed, or ended; None if that is not known.
-        purpose: what it was for.
-        run: which run it was where several have the same purpose; of one for safe values, for which part of that.
-        reason: why it was asked.
-        companions: what was bad only so that it was valid.
-        values: of the factors, by name.
-    """
-
-    number: int
-    outcome: Outcome
-    signature: str | None
-    seconds: float
-    step: int | None
-    purpose: Purpose
+    number: int  # of the trial
+    outcome: Outcome  # the verdict on it
+    signature: str | None  # of its failure; None if it did not fail
+    seconds: float  # it took
+    step: int | None  # the optimizer step at which it failed, or ended; None if that is not known
+    purpose: Purpose  # what it was for
+    # which run it was where several have the same purpose; of one for safe values, for which part of that
     run: str = ""
-    reason: str = ""
-    companions: tuple[str, ...] = ()
-    values: Configuration = field(default_factory=dict)
+    reason: str = ""  # why it was asked
+    companions: tuple[str, ...] = ()  # what was bad only so that it was valid
+    values: Configuration = field(default_factory=dict)  # of the factors, by name
 
     def record(self) -> dict[str, Value]:
         """All but the values, as tables and files show it: the names are those of `RECORDED`."""

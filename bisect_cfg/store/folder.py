@@ -79,24 +79,16 @@ def check_entries(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Studied:
-    """What a study is of, and how it is opened.
+    """What a study is of, and how it is opened."""
 
-    Attributes:
-        target: what is bisected.
-        options: those that change what the trials mean; kept with the study and compared when it is resumed.
-        libraries: name -> version of what the script may train with, None for what is not installed; another version
-            is another study.
-        gpus: names of the GPUs here.
-        storage: address of the storage for the trials; None for a database in the folder.
-        restart: put an old study aside and begin anew.
-    """
-
-    target: Target
-    options: JsonObject
+    target: Target  # what is bisected
+    options: JsonObject  # those that change what the trials mean; kept with the study and compared when it is resumed
+    # name -> version of what the script may train with, None for what is not installed; another version is another
+    # study
     libraries: Mapping[str, str | None] = field(default_factory=dict)
-    gpus: Sequence[str] = ()
-    storage: str | None = None
-    restart: bool = False
+    gpus: Sequence[str] = ()  # names of the GPUs here
+    storage: str | None = None  # address of the storage for the trials; None for a database in the folder
+    restart: bool = False  # put an old study aside and begin anew
 
 
 @contextlib.contextmanager

@@ -18,21 +18,13 @@ from bisect_cfg.common.json_files import JsonObject
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """One question put to a runner.
+    """One question put to a runner."""
 
-    Attributes:
-        number: the number of the trial in its study; trials of one study never share one.
-        configuration: dotted name -> value, complete (good values included).
-        subset: the factors that are bad in it, companions included.
-        purpose: which part of the bisection asks.
-        reason: one sentence for people: what this trial asks.
-    """
-
-    number: int
-    configuration: dict[str, Value]
-    subset: frozenset[str]
-    purpose: Purpose
-    reason: str
+    number: int  # the number of the trial in its study; trials of one study never share one
+    configuration: dict[str, Value]  # dotted name -> value, complete (good values included)
+    subset: frozenset[str]  # the factors that are bad in it, companions included
+    purpose: Purpose  # which part of the bisection asks
+    reason: str  # one sentence for people: what this trial asks
 
 
 @dataclass(frozen=True)

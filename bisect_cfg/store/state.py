@@ -24,68 +24,40 @@ TABLES = ("read", "libraries")
 
 
 class TargetIdentity(TypedDict):
-    """What makes a target this target.
+    """What makes a target this target."""
 
-    Attributes:
-        script: path of the file that is run.
-        arguments: without secrets.
-        python: path of the interpreter that trains; "" where that is not known.
-        folder: in which the command was given.
-        script_hash: of the file.
-        good_file_hash: of the file with the good side; None: there is none.
-        files: those that the command names.
-        packages: digest of what is installed, where packages of a command vary.
-    """
-
-    script: str
-    arguments: list[str]
-    python: str
-    folder: str
-    script_hash: str
-    good_file_hash: str | None
-    files: Hashes
-    packages: NotRequired[str]
+    script: str  # path of the file that is run
+    arguments: list[str]  # without secrets
+    python: str  # path of the interpreter that trains; "" where that is not known
+    folder: str  # in which the command was given
+    script_hash: str  # of the file
+    good_file_hash: str | None  # of the file with the good side; None: there is none
+    files: Hashes  # those that the command names
+    packages: NotRequired[str]  # digest of what is installed, where packages of a command vary
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """An origin at which trials begin no more, as step 0 has contradicted what was shown from there.
+    """An origin at which trials begin no more, as step 0 has contradicted what was shown from there."""
 
-    Attributes:
-        step: of the training.
-        by_data: whether it was the data alone, with the weights of step 0.
-        trials: numbers below this are of trials that count for nothing any more.
-    """
-
-    step: int
-    by_data: bool
-    trials: int
+    step: int  # of the training
+    by_data: bool  # whether it was the data alone, with the weights of step 0
+    trials: int  # numbers below this are of trials that count for nothing any more
 
 
 class State(msgspec.Struct):
-    """The content of `state.json`.
+    """The content of `state.json`."""
 
-    Attributes:
-        target: what is bisected.
-        options: those that change what a trial means.
-        libraries: name of a package -> its version, None for what is not installed.
-        gpus: their names.
-        study: name of the Optuna study; "" for one in the folder.
-        storage: digest of the address of its storage; "" for the folder.
-        read: of the files beside the script that the first run has read, and of the modules that any run has imported;
-            None before the first.
-        written: paths that runs have written themselves, so that they are no input.
-        rejected: origins, in the order in which they were given up.
-    """
-
-    target: TargetIdentity
-    options: JsonObject
-    libraries: dict[str, str | None] = {}
-    gpus: list[str] = []
-    study: str = ""
-    storage: str = ""
+    target: TargetIdentity  # what is bisected
+    options: JsonObject  # those that change what a trial means
+    libraries: dict[str, str | None] = {}  # name of a package -> its version, None for what is not installed
+    gpus: list[str] = []  # their names
+    study: str = ""  # name of the Optuna study; "" for one in the folder
+    storage: str = ""  # digest of the address of its storage; "" for the folder
+    # of the files beside the script that the first run has read, and of the modules that any run has imported; None
+    # before the first
     read: Hashes | None = None
-    written: list[str] = []
-    rejected: list[Rejected] = []
+    written: list[str] = []  # paths that runs have written themselves, so that they are no input
+    rejected: list[Rejected] = []  # origins, in the order in which they were given up
 
     def save(self, folder: Path) -> None:
         """Write it into a study folder, all or nothing."""

@@ -32,17 +32,11 @@ REASON = "asked by hand"
 
 @dataclass(frozen=True)
 class AskedRun:
-    """A run that somebody wants to see.
+    """A run that somebody wants to see."""
 
-    Attributes:
-        configuration: whole.
-        subset: the factors that are bad in it, if it has one of the two levels of each; None otherwise.
-        changes: what it has in place of the bad configuration's values.
-    """
-
-    configuration: dict[str, Value]
-    subset: Subset | None
-    changes: dict[str, Value]
+    configuration: dict[str, Value]  # whole
+    subset: Subset | None  # the factors that are bad in it, if it has one of the two levels of each; None otherwise
+    changes: dict[str, Value]  # what it has in place of the bad configuration's values
 
 
 def asked_run(

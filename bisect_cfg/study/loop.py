@@ -30,16 +30,11 @@ class Spent(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits that the user has set.
+    """The limits that the user has set."""
 
-    Attributes:
-        max_trials: of the study in all, earlier passes included; None for no limit.
-        deadline: until when runs may begin, on `time.monotonic`'s clock; None: for ever.
-        flags: whether the limits were given on a command line, where their names are `--max-trials`, `--max-seconds`.
-    """
-
-    max_trials: int | None = None
-    deadline: float | None = None
+    max_trials: int | None = None  # of the study in all, earlier passes included; None for no limit
+    deadline: float | None = None  # until when runs may begin, on `time.monotonic`'s clock; None: for ever
+    # whether the limits were given on a command line, where their names are `--max-trials`, `--max-seconds`
     flags: bool = False
 
     @property
@@ -68,13 +63,9 @@ class Action(enum.Enum):
 
 
 class Work(Protocol[Begun, Asked_co, Came_contra]):
-    """What a phase asks and records.
+    """What a phase asks and records."""
 
-    Attributes:
-        running: what was begun and not recorded yet.
-    """
-
-    running: list[Begun]
+    running: list[Begun]  # what was begun and not recorded yet
 
     def next_action(self) -> Begun | Action:
         """Decide from the records; where there is room for one more, write the trial that is wanted as begun, and put

@@ -74,17 +74,11 @@ APART_TIMES, APART = 3.0, 0.05
 
 @dataclass(frozen=True)
 class Deviation:
-    """Why a run is not healthy.
+    """Why a run is not healthy."""
 
-    Attributes:
-        metric: which one; the kind of symptom for those of `common.failures.health`.
-        text: one line for people.
-        step: the step at which it was certain, None if only the end of the run shows it.
-    """
-
-    metric: str
-    text: str
-    step: int | None = None
+    metric: str  # which one; the kind of symptom for those of `common.failures.health`
+    text: str  # one line for people
+    step: int | None = None  # the step at which it was certain, None if only the end of the run shows it
 
 
 def deviations(

@@ -48,21 +48,13 @@ _TROUBLE = (
 
 
 class LogLine(NamedTuple):
-    """One line of a log.
+    """One line of a log."""
 
-    Attributes:
-        number: counted from 1.
-        text: what it says, without who printed it and when; leading blanks are kept.
-        who: the rank or worker that printed it, "" if it does not say.
-        when: the time, "" if it does not say.
-        shown: the line as a terminal shows it.
-    """
-
-    number: int
-    text: str
-    who: str
-    when: str
-    shown: str
+    number: int  # counted from 1
+    text: str  # what it says, without who printed it and when; leading blanks are kept
+    who: str  # the rank or worker that printed it, "" if it does not say
+    when: str  # the time, "" if it does not say
+    shown: str  # the line as a terminal shows it
 
 
 class Excerpt(NamedTuple):

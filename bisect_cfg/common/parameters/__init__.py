@@ -94,19 +94,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Table:
-    """The table as it was read.
+    """The table as it was read."""
 
-    Attributes:
-        rows: as they stand.
-        failures: kind of failure -> group -> what it does to the odds.
-        exact: name -> its row.
-        patterns: (beginning of a name, row), namespaces first.
-    """
-
-    rows: tuple[Row, ...]
-    failures: Mapping[str, Mapping[str, float]]
-    exact: Mapping[str, Row]
-    patterns: tuple[tuple[str, Row], ...]
+    rows: tuple[Row, ...]  # as they stand
+    failures: Mapping[str, Mapping[str, float]]  # kind of failure -> group -> what it does to the odds
+    exact: Mapping[str, Row]  # name -> its row
+    patterns: tuple[tuple[str, Row], ...]  # (beginning of a name, row), namespaces first
 
 
 @functools.cache
