@@ -30,7 +30,7 @@ _STANDING = (
     "py-spy dump --pid PID for each process shows where it waits",
     "do all ranks run, with one address, one port and an interface that reaches the others (NCCL_SOCKET_IFNAME)?",
 )
-_OF_NCCL = re.compile(r"NCCL_(?!.*GLOO_)")
+_OF_NCCL = re.compile(r"^(?!.*GLOO_).*NCCL_")
 """A step that asks or changes something of NCCL alone."""
 
 _TYPED = re.compile(
