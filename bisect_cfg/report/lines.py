@@ -342,7 +342,9 @@ def _rest(name: str, names: Sequence[str], claim: Claim) -> str:
     others = [one for one in names if one != name]
     if not others:
         return "without it"
-    return f"with {' and '.join(others)} alone" if set(others) == set(claim.subset or ()) else f"without {name}"
+    if set(others) != set(claim.subset or ()):
+        return f"without {name}"
+    return f"with {others[0]} alone" if len(others) == 1 else f"with all of them but {name}"
 
 
 _NUMBERS = {2: "two", 3: "three", 4: "four"}

@@ -18,7 +18,7 @@ from bisect_cfg.report.lines import COMMAND, as_text, lines_of
 from bisect_cfg.report.terminal import console, print_answer
 from bisect_cfg.rewrite.recommended import ShownEdit
 from tests.report import cases
-from tests.report.cases import CASES, FOLDER, ONE, PAIR, recommended
+from tests.report.cases import CASES, FOLDER, ONE, PAIR, cause, claim, recommended
 
 SCREENS = Path(__file__).with_name("screens")
 ISOLATED = {name: answer for name, answer in CASES.items() if answer.status == Status.ISOLATED and name != "function"}
@@ -105,6 +105,14 @@ def test_a_reset_that_only_delays_a_silent_failure_says_so() -> None:
     assert advice in as_text(lines_of(PAIR))
     assert advice not in as_text(lines_of(replace(PAIR, failure=ONE.failure))), "a crash is not delayed"
     assert advice not in as_text(lines_of(replace(PAIR, causes=ONE.causes)))
+
+
+def test_the_claims_of_a_larger_cause_name_each_setting_once() -> None:
+    names = ("beta", "bf16", "temperature")
+    without = {name: claim(4, subset=tuple(one for one in names if one != name)) for name in names}
+    three = cause(" ".join(names), without)
+    passes = " and ".join(f"1/1 with all of them but {name}" for name in names)
+    assert f"passes {passes} (" in as_text(lines_of(replace(ONE, causes=(three,)), FOLDER))
 
 
 def test_a_range_without_a_run_claims_no_run() -> None:
