@@ -4,7 +4,6 @@ supervisor    everything of a study descends from one small process (`supervisor
               tool and `Run.end` leaves nothing of a run
 fork_server   a process that has come to where trials begin, from which they are forked
 processes     what the kernel tells of processes
-logs          a log that grows keeps its head and its tail
 traces        what a run tells while it goes on
 watch         staying with a run to its end: the one loop
 hang          when silence is a hang, and when it is one that is known

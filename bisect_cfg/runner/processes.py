@@ -41,9 +41,8 @@ _fork, _getpid, _exit = os.fork, os.getpid, os._exit
 class Process(NamedTuple):
     """A process at one moment.
 
-    `started` (0: there is none) tells it from an earlier process of the same number, and `stack`, the address of its
-    stack, from the program it was before an `exec`. A zombie does not run; its `status` is that of `os.waitpid`. A
-    process whose main thread has ended runs as long as another thread does.
+    `started` (0: there is none) tells it from an earlier process of the same number. A zombie does not run; its
+    `status` is that of `os.waitpid`. A process whose main thread has ended runs as long as another thread does.
     """
 
     pid: int
@@ -51,7 +50,6 @@ class Process(NamedTuple):
     group: int = 0
     session: int = 0
     started: int = 0
-    stack: int = 0
     status: int = 0
     runs: bool = False
 
@@ -63,8 +61,8 @@ def process(pid: int) -> Process:
         return Process(pid)
     state, *numbers = text.rpartition(b")")[2].split()
     parent, group, session = map(int, numbers[:3])
-    threads, started, stack, status = (int(numbers[place]) for place in (16, 18, 24, 48))
-    return Process(pid, parent, group, session, started, stack, status, state not in (b"Z", b"X") or threads > 1)
+    threads, started, status = (int(numbers[place]) for place in (16, 18, 48))
+    return Process(pid, parent, group, session, started, status, state not in (b"Z", b"X") or threads > 1)
 
 
 def alive(pid: int) -> bool:

@@ -203,7 +203,7 @@ class Supervisor:
         Args:
             command: program and arguments.
             environment: all variables but the mark.
-            folder: of the run; the size of its ``log.txt`` is limited, and its events say if the run was ended.
+            folder: of the run; its events say if the run was ended as nothing watches it.
             log: file in the folder for the output.
             server: of a fork server, the descriptor to inherit as `supervisor_process.server_socket()`.
 
@@ -265,8 +265,7 @@ class Supervisor:
             self._runs[number] = run = Run(self, number, folder)
             if self._gone:
                 run.on_answer({"gone": True})
-        where = None if folder is None else str(folder.resolve())
-        self.send({**asked, "run": number, "folder": where, "lasting": lasting}, descriptors)
+        self.send({**asked, "run": number, "lasting": lasting}, descriptors)
         return run
 
     def _read(self) -> None:

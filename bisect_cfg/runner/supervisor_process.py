@@ -32,17 +32,14 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from bisect_cfg.runner import processes
-from bisect_cfg.runner.logs import Log
 from bisect_cfg.runner.processes import MARK, RUN_DIGITS, Ending, Process, fork
 
-TICK_SECONDS = 0.1
-"""How often the logs of active runs are checked."""
-
 SCAN_SECONDS = 0.5
-"""How often the processes of active runs are checked. Importing torch and a trainer takes seconds."""
+"""How often the processes of active runs are looked at. Importing torch and a trainer takes seconds."""
 
 PROBE_SECONDS = 1.0
 """How long a process that has loaded torch may go without a probe. The probe is normally there before torch."""
@@ -73,22 +70,21 @@ def server_socket() -> int:
     return min(200, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1)
 
 
+@dataclass
 class _Run:
     """An active run."""
 
-    def __init__(self, folder: str | None, lasting: bool) -> None:
-        self.log = None if folder is None else Log(os.path.join(folder, "log.txt"))
-        self.lasting = lasting
-        self.ending: Ending | None = None
+    lasting: bool  # whether it is a fork server
+    ending: Ending | None = None
 
 
+@dataclass
 class _Known:
-    """A process that was seen before: its run, whether it has a probe, since when it has torch without one."""
+    """A process that was seen before."""
 
-    def __init__(self, run: int | None, stack: int) -> None:
-        self.run, self.stack = run, stack
-        self.probed = False
-        self.torch_since: float | None = None
+    run: int | None
+    probed: bool = False
+    torch_since: float | None = None  # since when it has torch without a probe
 
 
 class Supervisor:
@@ -96,9 +92,7 @@ class Supervisor:
 
     Args:
         handle: the socket to the tool.
-        study: first part of the mark.
-        watched: whether started processes are expected to have a probe.
-        call: what to run instead of a program, with the request's message and a descriptor for the answer.
+        study, watched, call: see the tool's side, `bisect_cfg.runner.supervisor.Supervisor`.
     """
 
     def __init__(
@@ -164,7 +158,7 @@ class Supervisor:
         for end in (self._socket.fileno(), self._wakeup, *self._deaths):
             waiting.register(end, select.POLLIN)
         while True:
-            seconds = None if not self._runs else TICK_SECONDS
+            seconds = None if not self._runs else SCAN_SECONDS
             if any(run.ending is not None for run in self._runs.values()):
                 seconds = processes.ENDING_TICK_SECONDS
             ready = {end for end, _ in waiting.poll(seconds and 1000 * seconds)}
@@ -197,7 +191,7 @@ class Supervisor:
             self._add(number, asked["pid"])
         else:
             self._scan()  # processes that exist already do not belong to this run
-            self._runs[number] = _Run(asked["folder"], asked["lasting"])
+            self._runs[number] = _Run(asked["lasting"])
         if asked["op"] == "start":
             self._start(number, asked, handles)
         for handle in handles:
@@ -247,7 +241,7 @@ class Supervisor:
     def _add(self, number: int, pid: int) -> None:
         """Assign a first process, and all that it has started by now, to a run."""
         for one in (processes.process(pid), *processes.descendants(pid)):
-            self._known[one.pid, one.started] = _Known(number, one.stack)
+            self._known[one.pid, one.started] = _Known(number)
         self._groups[pid] = number  # it leads its own group
 
     def _reap(self) -> None:
@@ -259,10 +253,7 @@ class Supervisor:
     # --------------------------------------------------------------------------------------------- ending
 
     def _maintain(self) -> None:
-        """Limit the logs, look for processes without a probe, and continue with what is being ended."""
-        for run in self._runs.values():
-            if run.log is not None:
-                run.log.bound()
+        """Look for processes without a probe, and go on with what is being ended."""
         if self._runs and time.monotonic() >= self._next_scan:
             running = self._scan()
             if self._watched:
@@ -281,7 +272,7 @@ class Supervisor:
         before, self._known, self._zombies = self._known, {}, zombies
         runs: dict[int, int | None] = {}  # by process id
         for one in running:
-            known = before.get((one.pid, one.started)) or _Known(None, one.stack)
+            known = before.get((one.pid, one.started)) or _Known(None)
             if known.run not in self._runs:
                 known.run = self._run_of(one, runs)
             if known.run is not None:
@@ -326,8 +317,6 @@ class Supervisor:
         files. If the process belongs to no run for sure, all runs are ended."""
         for one in running:
             known, now = self._known[one.pid, one.started], time.monotonic()
-            if known.stack != one.stack:  # after an `exec` it is another program
-                known.stack, known.probed, known.torch_since = one.stack, False, None
             if known.probed:
                 continue
             maps = processes.read(f"/proc/{one.pid}/maps")

@@ -19,7 +19,6 @@ from toys import script
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.runner import supervisor_process
-from bisect_cfg.runner.logs import LOG_HEAD, LOG_SLACK, LOG_TAIL, Log, shorten
 from bisect_cfg.runner.processes import alive
 from bisect_cfg.runner.supervisor import Run, Supervisor
 
@@ -159,9 +158,6 @@ UNWATCHED = """
     if "inner" not in sys.argv:
         me = [os.path.abspath(__file__), "inner", *sys.argv[1:]]
         bare = ["env", "-i", "PYTHONPATH=" + os.environ["PYTHONPATH"], sys.executable, *me]
-        if sys.argv[1] == "replaced":
-            time.sleep(1.5)  # so that it was seen with its probe
-            os.execv("/usr/bin/env", bare)
         subprocess.call({
             "env -i": bare,
             "isolated": [sys.executable, "-I", *me],
@@ -180,7 +176,7 @@ UNWATCHED = """
 
 @pytest.mark.parametrize(
     ("command", "way"),
-    [("bisect", "env -i"), *(slow("bisect", way) for way in ("isolated", "without site", "replaced")),
+    [("bisect", "env -i"), *(slow("bisect", way) for way in ("isolated", "without site")),
      ("bisect", "daemon"), ("doctor", "env -i")],
 )  # fmt: skip
 def test_training_that_nothing_watches_is_ended(tool, torch_library, library, command, way):
@@ -237,34 +233,3 @@ def test_helpers_with_a_probe_and_other_programs_are_left_alone(tool, torch_libr
     tool.bisect("train.py", "--steps", "1", *QUICK, "--", torch_library)
     words = (tmp_path / "done/done").read_text().split()
     assert words.count("watched") == words.count("reads") > 0
-
-
-# ------------------------------------------------------------------------------------------------------- logs
-
-
-def test_log_that_grows(tmp_path):
-    path = tmp_path / "log.txt"
-    with path.open("ab", buffering=0) as stream:
-        log = Log(str(path))
-        log.bound()
-        block = b"".join(b"%07d\n" % number for number in range(1 << 17))  # 1 MiB
-        stream.write(b"head\n")
-        for _ in range(30):
-            stream.write(block)
-            log.bound()
-            assert path.stat().st_blocks * 512 <= LOG_HEAD + LOG_TAIL + LOG_SLACK + len(block) + (1 << 16)
-        stream.write(b"tail\n")
-    shorten(path)
-    text = path.read_bytes()
-    assert text.startswith(b"head\n0000000\n") and text.endswith(b"0131071\ntail\n") and b"\0" not in text
-    assert LOG_TAIL < len(text) <= LOG_HEAD + LOG_TAIL + LOG_SLACK + len(block)
-    assert b"bytes left out here" in text
-    path.write_bytes(b"x" * (LOG_HEAD + LOG_TAIL))
-    shorten(path)
-    assert path.read_bytes() == b"x" * (LOG_HEAD + LOG_TAIL), "a short one stays as it is"
-    shorten(tmp_path / "no log")
-
-
-def test_the_log_of_a_run_is_limited(supervisor, tmp_path):
-    assert start(supervisor, tmp_path, "sh", "-c", "yes | head -c 60000000").wait() == 0
-    until(lambda: (tmp_path / "log.txt").stat().st_blocks * 512 <= LOG_HEAD + LOG_TAIL + LOG_SLACK)
