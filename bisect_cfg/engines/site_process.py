@@ -122,8 +122,8 @@ class SiteProcess:
     def _on_learn(self, **learned: Any) -> None:
         self._site.starts.learn(**learned)
 
-    def _on_environments(self, folder: Path, base: str, like: Path | None) -> None:
-        self._site.environments = Environments(folder, base, run=self._site.program, like=like)
+    def _on_environments(self, folder: Path, base: str) -> None:
+        self._site.environments = Environments(folder, base, run=self._site.program)
 
     def _on_ask(self, number: int, what: str, about: Any) -> None:
         """Answer a question; one may take minutes."""

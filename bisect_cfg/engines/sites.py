@@ -378,8 +378,7 @@ class SiteEngine:
     def _tell_learned(self, slot: _Slot) -> None:
         environments = self.site.environments
         if environments is not None and not any(one.get("op") == "environments" for one in self._learned):
-            where = {"folder": environments.folder, "base": environments.base, "like": environments.like}
-            self._learned.append({"op": "environments", **where})
+            self._learned.append({"op": "environments", "folder": environments.folder, "base": environments.base})
         for message in self._learned[slot.told :]:
             self._say(slot, **message)
         slot.told = len(self._learned)

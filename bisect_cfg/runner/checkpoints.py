@@ -1,12 +1,11 @@
-"""A checkpoint of the user's from which trials can go on: what it holds, and what it lacks."""
+"""A checkpoint of the user's from which trials can go on: what it holds, and what it lacks.
+
+That one is cut short or of another model is not looked for: the first run loads it, and torch says so (`in_words`).
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import struct
-import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,18 +23,10 @@ IN_PARTS = {"FSDP": "pytorch_model_fsdp*", "DeepSpeed": "global_step*"}
 """What only these save, and only a training under them can load (transformers 5.23, `_load_from_checkpoint` in
 `trainer.py` and `deepspeed_load_checkpoint`)."""
 
-TABLE, LATEST = ".metadata", "latest"
-"""Without these files such parts cannot be found: of `torch.distributed.checkpoint` in each folder, of DeepSpeed beside
-them; the latter names the one to be loaded."""
-
 OPTIMIZER = ("optimizer.pt", "optimizer.bin", "optimizer_*", "global_step*")
 SCHEDULE = ("scheduler.pt", "global_step*")
-NUMBERS = "rng_state*.pth"
+NUMBERS = ("rng_state*.pth",)
 """What `Trainer` also saves (transformers 5.23, `trainer.py`), unless `save_only_model` is set."""
-
-_HEADER = struct.Struct("<Q")
-"""A safetensors file begins with the length of its header, in eight bytes
-(https://github.com/huggingface/safetensors#format)."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +37,12 @@ class Checkpoint:
     step: int  # the optimizer step after which it was saved
     lacks: tuple[str, ...] = ()  # what is not there and begins anew, in words
 
-    @property
-    def name(self) -> str:
-        """As it is called in sentences."""
-        return self.path.name
-
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Describe a checkpoint, without loading it.
 
     Raises:
-        InputError: it is none, or damaged.
+        InputError: it is none.
     """
     path = path.expanduser().absolute()
     if not path.is_dir():
@@ -65,17 +51,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
     step = _step_of(path)
     if not _any(path, WEIGHTS) and not _any(path, ADAPTER):
         raise InputError(f"{path} holds no weights.", "Give a checkpoint with the model in it.")
-    again = "Give another checkpoint, or copy this one again."
-    for file in (file for ending in ("safetensors", "pt", "pth", "bin") for file in path.rglob(f"*.{ending}")):
-        if not _whole(file):
-            raise InputError(f"{file} is cut short or damaged.", again)
-    for file in _tables(path):
-        if not file.exists():
-            raise InputError(f"{path} is not complete: it has no {file.relative_to(path)}.", again)
     lacks = []
     if not _any(path, OPTIMIZER) or not _any(path, SCHEDULE):
         lacks.append("the optimizer's state")
-    if not _any(path, (NUMBERS,)):
+    if not _any(path, NUMBERS):
         lacks.append("the random numbers' state")
     return Checkpoint(path, step, tuple(lacks))
 
@@ -84,10 +63,7 @@ def _step_of(path: Path) -> int:
     state = path / STATE_FILE
     if state.is_file():
         try:
-            step = json.loads(state.read_text(encoding="utf-8"))["global_step"]
-            if not isinstance(step, int) or step < 0:
-                raise ValueError("it names no step")
-            return step
+            return int(json.loads(state.read_text(encoding="utf-8"))["global_step"])
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             text = f"{state} cannot be read ({error}): the checkpoint is damaged."
             raise InputError(text, "Give another one.") from None
@@ -114,15 +90,6 @@ def saved_in_parts(path: Path) -> str:
     return next((name for name, pattern in IN_PARTS.items() if _any(path, (pattern,))), "")
 
 
-def _tables(path: Path) -> Iterator[Path]:
-    """Files without which the parts cannot be found."""
-    yield from (one / TABLE for one in path.glob(IN_PARTS["FSDP"]) if one.is_dir())
-    if _any(path, (IN_PARTS["DeepSpeed"],)):
-        yield path / LATEST
-        with contextlib.suppress(OSError, ValueError):
-            yield path / (path / LATEST).read_text(encoding="utf-8").strip()
-
-
 def in_words(refused: OriginRefused) -> str:
     """Why a checkpoint could not be loaded, as torch says it."""
     return f"{refused.type}: {' '.join(refused.message.split())[:500]}"
@@ -130,21 +97,3 @@ def in_words(refused: OriginRefused) -> str:
 
 def _any(folder: Path, patterns: tuple[str, ...]) -> bool:
     return any(next(folder.glob(pattern), None) is not None for pattern in patterns)
-
-
-def _whole(file: Path) -> bool:
-    """Whether a file is complete. Its header has the length of a safetensors file; the table of a zip archive, which
-    torch saves, is at the end. Of files that torch before 1.6 saved nothing is known: they count as complete."""
-    try:
-        with file.open("rb") as stream:
-            if file.suffix != ".safetensors":
-                return stream.read(2) not in (b"PK", b"") or zipfile.is_zipfile(stream)
-            (length,) = _HEADER.unpack(stream.read(_HEADER.size))
-            size = file.stat().st_size
-            if length > size:
-                return False
-            header = json.loads(stream.read(length))
-        ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
-        return bool(_HEADER.size + length + max(ends, default=0) == size)
-    except (OSError, ValueError, KeyError, TypeError, struct.error):
-        return False

@@ -41,9 +41,6 @@ TAIL = 1200
 ROOM = 20 * 2**30
 """Bytes that the cache may take before the least recently used are removed; a CUDA build of torch takes 5 GiB."""
 
-NO_ROOM = 2**20
-"""Fewer free bytes mean a full disk, whatever uv says."""
-
 _OFFLINE = ("error sending request", "dns error", "failed to fetch", "network is unreachable", "connection refused")
 
 
@@ -53,7 +50,7 @@ class CannotBuild(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """One built environment."""
+    """One that was built."""
 
     folder: Path
     python: str  # its interpreter
@@ -98,7 +95,10 @@ class Environments:
         base: the interpreter to make them with.
         building: called with the lines that an environment is about to be built of.
         run: runs a command with its output in a file, and says how it ended.
-        like: the user's own environment, whose compiled modules are linked where its files are the same.
+
+    Attributes:
+        built: those that were built here, in order.
+        used: folders of all that were asked for here, in order.
     """
 
     def __init__(
@@ -107,14 +107,10 @@ class Environments:
         base: str,
         building: Callable[[Sequence[str]], None] = lambda lines: None,
         run: Callable[[Sequence[str], Path], int] = _run,
-        like: Path | None = None,
     ) -> None:
-        self.folder, self.base, self._building, self.like = folder.absolute(), base, building, like
-        self._run = run
+        self.folder, self.base, self._building, self._run = folder.absolute(), base, building, run
         self.built: list[Environment] = []
-        """Those that were built here, in order."""
         self.used: dict[Path, None] = {}
-        """Folders of all that were asked for here, in order."""
 
     def of(self, lines: Collection[str]) -> Environment:
         """The environment with these packages (lines of a requirements file), built if it is not there.
@@ -157,8 +153,6 @@ class Environments:
             self._uv(log, [uv, "venv", "--quiet", "--no-project", "--python", self.base, str(folder)])
             install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", python]
             self._uv(log, [*install, "--requirement", str(requirements)])
-            for other in filter(None, (*complete_in(self.folder)[-1:], self.like)):
-                _link_compiled(other, folder)
             (folder / COMPLETE).touch()
         except BaseException:  # on a full disk half of one would keep it full
             shutil.rmtree(folder, ignore_errors=True)
@@ -181,7 +175,7 @@ class Environments:
             said = log.read_text(errors="replace")
             if not any(word in said.lower() for word in _OFFLINE):
                 break
-        if "No space left" in said or shutil.disk_usage(self.folder).free < NO_ROOM:
+        if "No space left" in said:  # of the disk, and not of these packages
             raise InputError(
                 f"The disk is full, so that no environment can be built in {self.folder}.",
                 f"bisect-cfg envs prune --env-cache {shlex.quote(str(self.folder))} empties it; --env-cache names "
@@ -207,38 +201,24 @@ def complete_in(cache: Path) -> list[Path]:
 
 
 def prune(cache: Path, room: int = 0) -> list[Path]:
-    """Remove environments, least recently used first, until they take at most `room` bytes; their folders. With no room
-    at all, the remains of builds that were killed are removed, too."""
-    sizes = {folder: size_of(folder) for folder in complete_in(cache)}
+    """Remove environments until they take at most `room` bytes: what killed builds have left, then those that were
+    least recently used. Returns their folders."""
+    complete = complete_in(cache)
+    killed = [folder for folder in cache.glob("*/") if folder not in complete]
+    sizes = {folder: size_of(folder) for folder in (*killed, *complete)}
     gone = []
     for folder in tuple(sizes):
-        if sum(sizes.values()) <= room:
+        if max(sum(sizes.values()), 1) <= room:
             break
-        sizes.pop(folder)
-        (folder / COMPLETE).unlink()  # first, so that no process takes half of one
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.with_suffix(".lock").unlink(missing_ok=True)
-        gone.append(folder)
-    for lock in cache.glob("*.lock") if room == 0 else ():
-        with contextlib.suppress(OSError), open(lock) as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no process is building it
-            if not (lock.with_suffix("") / COMPLETE).exists():
-                shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
-                for suffix in (".lock", ".log", ".txt"):
-                    lock.with_suffix(suffix).unlink(missing_ok=True)
+        with contextlib.suppress(OSError), open(folder.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no process is building it
+            (folder / COMPLETE).unlink(missing_ok=True)  # first, so that no process takes half of one
+            shutil.rmtree(folder, ignore_errors=True)
+            for suffix in (".lock", ".log", ".txt"):
+                folder.with_suffix(suffix).unlink(missing_ok=True)
+            sizes.pop(folder)
+            gone.append(folder)
     return gone
-
-
-def _link_compiled(other: Path, folder: Path) -> None:
-    """Link the compiled modules of another environment whose sources are the same files on disk as here: compiling
-    anew what training imports takes nine seconds of a processor."""
-    for compiled in (other / "lib").rglob("__pycache__/*.pyc"):
-        source = compiled.parent.with_name(f"{compiled.name.partition('.')[0]}.py")
-        here = folder / source.relative_to(other)
-        with contextlib.suppress(OSError):  # one that is not there, or on another disk, or was linked already
-            if os.path.samefile(source, here):
-                (here.parent / "__pycache__").mkdir(exist_ok=True)
-                os.link(compiled, here.parent / "__pycache__" / compiled.name)
 
 
 def size_of(folder: Path) -> int:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from bisect_cfg.common.words import duration
 from bisect_cfg.errors import InputError
@@ -133,9 +131,7 @@ def _environments(study: Study) -> Environments:
             study.listener.phase("environment", f"building an environment of {len(lines)} packages")
 
         cache = study.options.env_cache or study.folder.parent / CACHE
-        own = shutil.which(study.target.python)
-        like = None if own is None else Path(own).absolute().parents[1]
-        study.site.environments = Environments(cache, study.installed.base, building, study.site.program, like)
+        study.site.environments = Environments(cache, study.installed.base, building, study.site.program)
     return study.site.environments
 
 

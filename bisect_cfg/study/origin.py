@@ -368,13 +368,13 @@ def begin_at_checkpoint(study: Study) -> None:
     """Have all runs begin at the checkpoint that `--from-checkpoint` names, if it names one.
 
     Raises:
-        InputError: it is none, or damaged.
+        InputError: it is none.
     """
     path = study.options.from_checkpoint
     if path is None:
         return
     checkpoint = read_checkpoint(path)
-    name = checkpoint.name
+    name = checkpoint.path.name
     study.trials.begin_at(Origin(str(checkpoint.path), checkpoint.step))
     study.note(f"Your command goes on from step {checkpoint.step} of your run ({name}).")
     form = saved_in_parts(checkpoint.path)

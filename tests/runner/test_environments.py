@@ -53,19 +53,6 @@ def test_several_that_want_the_same_one_build_it_once(tmp_path) -> None:
     assert sum(len(cache.built) for cache in caches) == 1
 
 
-@pytest.mark.slow
-def test_what_one_has_compiled_another_need_not(tmp_path, cache, monkeypatch) -> None:
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-    both = [[wheel(tmp_path, "one", "1.0"), wheel(tmp_path, "two", version)] for version in ("1.0", "2.0")]
-    first = cache.of(both[0])
-    says(first.python, "import one, two")
-    second = cache.of(both[1])
-    compiled = {path.name.partition(".")[0]: path for path in second.folder.rglob("__pycache__/*.pyc")}
-    assert "one" in compiled and "two" not in compiled
-    assert compiled["one"].samefile(next(first.folder.rglob("one.*.pyc")))
-    assert says(second.python, "import one, two; print(one.version, two.version)") == "1.0 2.0"
-
-
 def test_one_that_was_interrupted_is_built_anew(tmp_path, cache) -> None:
     lines = [wheel(tmp_path, "one", "1.0")]
     folder = cache.of(lines).folder
@@ -119,14 +106,13 @@ def test_pruning_removes_what_was_not_used_for_longest_and_what_one_that_was_kil
     folders = [cache.of([wheel(tmp_path, "one", f"{number}.0")]).folder for number in range(3)]
     for number, folder in enumerate((folders[1], folders[2], folders[0])):
         os.utime(folder / COMPLETE, (number, number))
-    room = sum(map(size_of, (folders[2], folders[0])))
-    assert prune(cache.folder, room) == [folders[1]]
+    assert prune(cache.folder, sum(map(size_of, (folders[2], folders[0])))) == [folders[1]]
     (cache.folder / "ab" / "bin").mkdir(parents=True)
     for suffix in (".lock", ".log", ".txt"):
         (cache.folder / f"ab{suffix}").touch()
     with (cache.folder / "ab.lock").open() as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        assert prune(cache.folder) == [folders[2], folders[0]]
+        assert set(prune(cache.folder)) == {folders[2], folders[0]}
         assert (cache.folder / "ab").exists(), "somebody is at it"
     prune(cache.folder)
     assert list(cache.folder.iterdir()) == []
