@@ -63,6 +63,7 @@ class Fingerprint(TypedDict, total=False):
     local_ranks: int
     world_size: int
     task: str  # "rl" or "supervised", of the rows of a log
+    backend: str  # "gloo", where a log shows that its processes talk over it
 
 
 def fingerprint(python: str | None = None) -> Fingerprint:

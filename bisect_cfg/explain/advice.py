@@ -39,7 +39,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     kind: str
-    pattern: re.Pattern
+    pattern: re.Pattern[str]
     says: str
     steps: tuple[str, ...]
     types: tuple[str, ...] = ()

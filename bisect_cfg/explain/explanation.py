@@ -69,7 +69,7 @@ class Explanation:
     command: str = ""
     lines: int = 0
     rows: int = 0
-    environment: Fingerprint = field(default_factory=dict)
+    environment: Fingerprint = field(default_factory=Fingerprint)
     not_a_log: str = ""
     stands: Line | None = None
 
@@ -178,5 +178,6 @@ def _next_command(readings: Sequence[Reading], own: str) -> str:
                 arguments = ""
             # A secret that masking by words has missed would be pasted on: then no argument is repeated.
             safe = scrub(typed["arguments"]) == typed["arguments"]
-            return scrub(f"bisect-cfg bisect {typed['script']}" + (f" -- {arguments}" if arguments and safe else ""))
-    return scrub(f"bisect-cfg bisect {own or 'train.py'}")
+            after = f" -- {arguments}" if arguments and safe else ""
+            return str(scrub(f"bisect-cfg bisect {typed['script']}{after}"))
+    return str(scrub(f"bisect-cfg bisect {own or 'train.py'}"))

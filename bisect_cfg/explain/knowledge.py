@@ -37,14 +37,13 @@ import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from re import _constants as opcodes  # no public way to see a pattern's structure
-from re import _parser as parser
-from typing import Annotated, TypeVar
+from re import _constants as opcodes  # type: ignore[attr-defined]  # no public way to see a pattern's structure
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from bisect_cfg.common.conditions import Conditions
-from bisect_cfg.common.json_files import Json
 from bisect_cfg.common.parameters import address
 from bisect_cfg.explain import hang, metric_facts
 
@@ -148,14 +147,14 @@ def read(folder: Path) -> tuple[Entry, ...]:
     return tuple(entries.values())
 
 
-def _made(kind: type, data: Json) -> object:
+def _made(kind: type, data: Any) -> object:
     """What msgspec does not know: clues of their patterns, addresses of their short forms, values of any type."""
     if kind is Sources:
         return Sources(map(address, data))
     return Clues(map(_clue, data if isinstance(data, list) else [data])) if kind is Clues else data
 
 
-def _clue(data: Json) -> Clue:
+def _clue(data: Any) -> Clue:
     if isinstance(data, str):
         return Clue("line", data, plain_words(data))
     if isinstance(data, dict) and len(data) == 1:
@@ -186,7 +185,7 @@ def plain_words(pattern: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _runs(parsed: Iterable) -> list[str]:
+def _runs(parsed: Iterable[Any]) -> list[str]:
     runs, current = [], ""
     for code, value in parsed:
         if code is opcodes.LITERAL:

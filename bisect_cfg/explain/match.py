@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bisect_cfg.common.conditions import evaluate, facts_of, with_bare_names
+from bisect_cfg.common.conditions import Checked, evaluate, facts_of, with_bare_names
 from bisect_cfg.common.configuration import Configuration
 from bisect_cfg.common.failures.signals import SENT_BY_OTHERS, reported_signal
 from bisect_cfg.common.failures.signature import Signature
@@ -370,7 +370,7 @@ def _may_lead(
     return worth > 0
 
 
-def _applies(entry: Entry, run: Run, checked: Sequence) -> bool:
+def _applies(entry: Entry, run: Run, checked: Sequence[Checked]) -> bool:
     """Whether something in sight says that this entry is meant: one of its `only_if`, or a condition that holds."""
     if not entry.only_if or any(clue in run.found for clue in entry.only_if):
         return True
@@ -405,8 +405,11 @@ def _named(entry: Entry, case: Case | None, run: Run) -> dict[str, str]:
 
 def _most_telling(lines: Iterable[Line], run: Run) -> list[Line]:
     """The lines, each once, those of the cause first."""
-    inside = lambda line: run.cause is not None and _inside(line, run.cause)  # noqa: E731
+
+    def order(line: Line) -> tuple[bool, str, int]:
+        return (run.cause is None or not _inside(line, run.cause), line.file, line.number)
+
     each: dict[tuple[str, int], Line] = {}
-    for line in sorted(lines, key=lambda line: (not inside(line), line.file, line.number)):
+    for line in sorted(lines, key=order):
         each.setdefault((line.file, line.number), line)  # a message is also read as one text; its line is shown once
     return [Line(line.number, scrub(line.text), line.file) for line in each.values()][:HITS]

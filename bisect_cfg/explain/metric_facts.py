@@ -151,7 +151,7 @@ def _finite(*columns: Sequence[float]) -> bool:
     return all(math.isfinite(value) for column in columns for value in column)
 
 
-def _quarters(values: Sequence[float], level: Callable = _mean) -> list[float]:
+def _quarters(values: Sequence[float], level: Callable[[Sequence[float]], float] = _mean) -> list[float]:
     size = max(len(values) // QUARTERS, 1)
     return [level(values[at * size : (at + 1) * size]) for at in range(QUARTERS)]
 

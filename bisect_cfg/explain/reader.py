@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from bisect_cfg.common.conditions import LOOKED_AT
 from bisect_cfg.common.failures.excerpt import LogLine, read_excerpt
@@ -189,7 +189,7 @@ def open_source(path: str) -> Source:
     if path == "-":
         if sys.stdin is None:
             raise OSError(0, "standard input is closed")
-        return _open_packed("", io.BufferedReader(sys.stdin.buffer))  # type: ignore[arg-type]
+        return _open_packed("", io.BufferedReader(sys.stdin.buffer))
     status = os.stat(path)  # not by Path, to which an empty name is the folder one is in
     if not stat.S_ISREG(status.st_mode):
         what = next((kind for holds, kind in _SPECIAL if holds(status.st_mode)), "no file")
@@ -209,7 +209,7 @@ def open_source(path: str) -> Source:
     return source
 
 
-def _open_packed(name: str, stream: io.BufferedReader) -> Source:
+def _open_packed(name: str, stream: io.BufferedReader[Any]) -> Source:
     """Opens a stream that may be compressed, whatever its name says."""
     opener = next((opener for magic, opener in _PACKED if stream.peek(8).startswith(magic)), None)
     if opener is None:
@@ -229,24 +229,24 @@ class _Parts(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         self._rest = self._rest or next(self._parts, b"")
         taken, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
         buffer[: len(taken)] = taken
         return len(taken)
 
 
-def _until_cut(stream: BinaryIO) -> Iterator[bytes]:
+def _until_cut(stream: io.BufferedIOBase) -> Iterator[bytes]:
     """What can be unpacked: a log is cut off if its run was killed while it wrote."""
     with contextlib.suppress(EOFError, OSError, lzma.LZMAError, zlib.error):
         while data := stream.read(PART):
             yield data
 
 
-def _open_text(name: str, stream: io.BufferedReader) -> Source:
+def _open_text(name: str, stream: io.BufferedReader[Any]) -> Source:
     head = stream.peek(PEEK)[:PEEK]
     if encoding := _utf16(head):
-        text = codecs.getreader(encoding)(stream, errors="replace")
+        text = codecs.getreader(encoding)(stream, "replace")
         stream = io.BufferedReader(_Parts(_as_utf8(text)))
         head = stream.peek(PEEK)[:PEEK]
     strange = sum(head.count(byte) for byte in (*range(7), *range(14, 27), *range(28, 32), 127))
@@ -301,7 +301,7 @@ def _utf16(head: bytes) -> str:
     return ""
 
 
-def _open_json(stream: io.BufferedReader) -> Source:
+def _open_json(stream: io.BufferedReader[Any]) -> Source:
     """A trainer's state, a history, a notebook; otherwise its text."""
     data = stream.read(LARGEST_JSON + 1)
     if len(data) > LARGEST_JSON:
@@ -342,7 +342,7 @@ def _joined(text: Json, between: str = "") -> str:
     return text if isinstance(text, str) else between.join(map(str, text)) if isinstance(text, list) else ""
 
 
-def _open_csv(stream: io.BufferedReader) -> Source:
+def _open_csv(stream: io.BufferedReader[Any]) -> Source:
     """A table of metrics with a column each, as W&B exports it (`run name - train/loss`); otherwise its text."""
     data = stream.read(LARGEST_JSON)
     text = data.decode("utf-8-sig", "replace")
@@ -351,7 +351,9 @@ def _open_csv(stream: io.BufferedReader) -> Source:
     table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
         names = ["" if re.search(r"__(?:MIN|MAX)$", name) else name.rpartition(" - ")[2] for name in next(table, [])]
-        rows = [{n: _number(v) for n, v in zip(names, line, strict=False) if n and v} for line in table]
+        rows: list[dict[str, Json]] = [
+            {n: _number(v) for n, v in zip(names, line, strict=False) if n and v} for line in table
+        ]
     except csv.Error:
         rows = []
     known = {name.rpartition("/")[2] for name in (rows[0] if rows else ())} & {"loss", "reward", "grad_norm", "entropy"}

@@ -20,12 +20,12 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from statistics import fmean, median, stdev
 
-Row = dict[str, float | str | None]  # metrics of one optimizer step, by name, and its `step` and `time`
+Row = Mapping[str, float | str | None]  # metrics of one optimizer step, by name, and its `step` and `time`
 
 
 @dataclass(frozen=True)

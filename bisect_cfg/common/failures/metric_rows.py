@@ -13,6 +13,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 KNOWN = frozenset(
     ("loss", "grad_norm", "reward", "reward_std", "entropy", "kl", "frac_reward_zero_std", "clipped_ratio")
@@ -86,7 +87,7 @@ def canonical(name: str) -> str:
     return next((metric for metric, pattern in _SUFFIXES if pattern.search(name)), name)
 
 
-def _values(pairs: Mapping[str, float | None]) -> dict[str, float]:
+def _values(pairs: Mapping[str, Any]) -> dict[str, float]:
     """Our names and float32 numbers. A None is a reward that was not there; of another metric it says nothing."""
     values: dict[str, float] = {}
     for name, value in pairs.items():
@@ -165,7 +166,7 @@ class Rows:
         self._columns: tuple[str, ...] = ()  # of a table that goes on
         self._misses = 0  # lines in it that are none of its rows
 
-    def add(self, values: Mapping[str, float | None], number: int, text: str) -> None:
+    def add(self, values: Mapping[str, Any], number: int, text: str) -> None:
         """Take a row that a file has. Leave out empty cells: a None is a value that was written as null."""
         row = MetricRow(number, text[:TEXT], _values(values))
         if row.values.keys() & (KNOWN | {"train_runtime", "eval_loss"}):
