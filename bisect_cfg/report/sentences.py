@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from bisect_cfg.common.cells import SUFFIX
 from bisect_cfg.common.failures.health import RULES
 from bisect_cfg.probe.protocol import Origin as Resumption
@@ -89,12 +91,23 @@ def place_lines(place: Where) -> list[str]:
     lines = [one for one in seen if one]
     if place.step:
         lines[:1] = [": ".join([f"step {place.step}", *lines[:1]])]
-    own = [frame for frame in place.frames if f"{SUFFIX}, cell" in frame]
+    own = list(_called_by_libraries(place.frames))
     if own and own[-1] != place.line:
         lines.append(f"called from {own[-1]}")
     if place.native:
         lines.append(f"native: {place.native}")
     return lines
+
+
+def _called_by_libraries(frames: Sequence[str]) -> Iterator[str]:
+    """The frames of the user's own code, but for those that only start the training: a notebook's cells, and files that
+    are named without a folder (`runner.where.short`) where a library has called them."""
+    in_library = False
+    for frame in frames:
+        path = frame.partition(":")[0]
+        if f"{SUFFIX}, cell" in frame or (in_library and not path.startswith("<") and "/" not in path):
+            yield frame
+        in_library = in_library or "/" in path
 
 
 def contrast_lines(found: Contrast) -> list[str]:

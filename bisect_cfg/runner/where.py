@@ -47,6 +47,7 @@ _BETWEEN = re.compile(
     r"/bisect_cfg/probe/|/torch/(?:_ops|_compile|_tensor)\.py|/torch/(?:_dynamo|utils|autograd)/|/nn/modules/module\.py"
     r"|/contextlib\.py|<string>"
 )
+_LIBRARY = re.compile(r".*/(?:(?:site|dist)-packages/|lib(?:64)?/(?=python3\.\d+/))")
 # Of autograd's own record of the forward pass.
 _FORWARD = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
@@ -251,11 +252,8 @@ def _forward(lines: Sequence[str]) -> list[Frame]:
 
 
 def short(path: str) -> str:
-    """A path as people name it: from the package down, or the script's own name."""
-    for folder in ("/site-packages/", "/dist-packages/"):
-        if folder in path:
-            return path.rpartition(folder)[2]
-    return path.rpartition("/")[2]
+    """A path as people name it: from the package down, or from Python's own library; of the user's files the name."""
+    return _LIBRARY.sub("", path) if _LIBRARY.match(path) else path.rpartition("/")[2]
 
 
 def _plain(operation: str) -> str:

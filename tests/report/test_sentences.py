@@ -77,3 +77,12 @@ def test_the_place_of_a_failure_in_a_few_lines() -> None:
     frames = ("study.ipynb, cell 2, line 3 in f", "lib.py:3 in g")
     assert place_lines(Where(True, line="lib.py:3 in g", frames=frames))[-1] == f"called from {frames[0]}"
     assert place_lines(Where(False, note="It passed.")) == ["It passed."]
+
+
+def test_code_of_the_users_that_a_library_calls_is_part_of_the_place() -> None:
+    starts, own = "train.py:9 in main", "stats.py:3 in on_step_end"
+    inner = ("trl/trainer.py:4 in train", own, "python3.11/random.py:8 in choice")
+    assert place_lines(Where(True, line=inner[-1], frames=(starts, *inner)))[-1] == f"called from {own}"
+    assert place_lines(Where(True, line=own, frames=(starts, *inner[:2]))) == [own]
+    only_starts = (starts, inner[0], "<string>:2 in f")
+    assert place_lines(Where(True, line=inner[0], frames=only_starts)) == [inner[0]]

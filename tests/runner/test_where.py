@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bisect_cfg.probe.protocol import LastOperation, Operation, Overflow, Raised, Update
-from bisect_cfg.runner.where import Where, locate, without_templates
+from bisect_cfg.runner.where import Where, locate, short, without_templates
 
 SITE = "/venv/lib/python3.11/site-packages/"
 
@@ -124,3 +124,9 @@ def test_any_text_of_gdb_or_faulthandler_is_read_and_names_keep_no_arguments(tex
     assert isinstance(locate("signal", [], text, text), Where)
     plain = without_templates(name)
     assert "<" not in plain and plain == " ".join(plain.split())
+
+
+def test_a_file_of_a_library_is_named_with_its_folder_and_one_of_the_users_without() -> None:
+    assert short("/usr/lib/python3.11/random.py") == "python3.11/random.py"
+    assert short("/opt/lib64/python3.13/json/decoder.py") == "python3.13/json/decoder.py"
+    assert short(f"{SITE}numpy/core.py") == "numpy/core.py" and short("/home/me/lib/train.py") == "train.py"
