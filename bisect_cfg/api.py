@@ -280,9 +280,15 @@ def apply(
         InputError: as `recommend_again`; a file was changed since, or cannot be written.
     """
     from bisect_cfg.doctor.examine import configuration_of
-    from bisect_cfg.rewrite.apply import apply, recommendation_of
+    from bisect_cfg.rewrite.apply import apply
+    from bisect_cfg.rewrite.recommended import Recommended
 
-    found = recommendation_of(study)
+    answer = read_answer(study)
+    if answer is None:
+        raise InputError(f"{study} holds no finished study.", "Name the folder that `bisect-cfg bisect` has written.")
+    found = answer.recommendation
+    if found is None:
+        raise InputError(f"The study in {study} recommends no change.", f"See: bisect-cfg report {study} --format md")
     wishes = {"python": python, "storage": "sqlite://"}  # no trial is looked at: no password is asked for
     asked, options = _asked_before(study.absolute(), wishes, arguments, trust, partial(_typed_again, command="apply"))
 
@@ -292,7 +298,8 @@ def apply(
             return configuration_of(script)
 
     with _where_it_began(asked):
-        return apply(found, build, agree, say)
+        edits = Recommended(found.changes, found.edits, found.unplaced, found.command)
+        return apply(edits, build if answer.target.training == 1 else None, agree, say)
 
 
 @interrupts.obeyed()

@@ -15,10 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from bisect_cfg.common.configuration import Value
-from bisect_cfg.common.files import load_json, read_text
+from bisect_cfg.common.files import read_text
 from bisect_cfg.common.name import Name
 from bisect_cfg.common.words import short_path
 from bisect_cfg.errors import InputError
@@ -44,29 +42,6 @@ class Rewrite(NamedTuple):
     def file(self) -> Path:
         """The file itself, behind any link to it."""
         return Path(os.path.realpath(self.path))
-
-
-def recommendation_of(study: Path) -> Recommended:
-    """What a study recommends.
-
-    Raises:
-        InputError: it has no answer, or recommends nothing.
-    """
-    try:
-        result = load_json(read_text(study / "result.json"))
-        found, target = result["recommendation"], result["target"]
-    except (OSError, ValueError, LookupError, TypeError):
-        raise InputError(
-            f"{study} holds no finished study.", "Name the folder that `bisect-cfg bisect` has written."
-        ) from None
-    if found is None:
-        raise InputError(f"The study in {study} recommends no change.", f"See: bisect-cfg report {study} --format md")
-    try:
-        return msgspec.convert({**found, "training": target.get("training", 1)}, Recommended)
-    except (msgspec.ValidationError, TypeError):
-        raise InputError(
-            f"{study / 'result.json'} is damaged.", "Run the same `bisect-cfg bisect` command again."
-        ) from None
 
 
 def rewrites_of(found: Recommended) -> list[Rewrite]:
@@ -96,7 +71,7 @@ def rewrites_of(found: Recommended) -> list[Rewrite]:
 
 def apply(
     found: Recommended,
-    build: Callable[[], Built],
+    build: Callable[[], Built] | None,
     agree: Callable[[], bool],
     say: Callable[[str], None],
 ) -> int:
@@ -104,7 +79,8 @@ def apply(
 
     Args:
         found: the recommendation of result.json.
-        build: runs the script up to its configuration.
+        build: runs the script up to its configuration; None where it is about a later training of it, which begins
+            when those before it are over.
         agree: asks whether the files shall be written.
         say: prints a line.
 
@@ -129,7 +105,7 @@ def apply(
     try:
         _put(new)
         built: Built = {}
-        if found.training == 1:  # a later training of the script begins when those before it are over
+        if build is not None:
             say("Running your script up to its configuration ...")
             built = build()
         wrong, unseen = differences(found, built)

@@ -7,18 +7,17 @@ of the key, and nothing else differs, that text is it. Every edit is checked in 
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from bisect_cfg.common.configuration import Configuration, Value
 from bisect_cfg.common.files import load_json, load_toml, load_yaml
-from bisect_cfg.rewrite.spans import GONE, Change, Piece, Place, Span, plain, same, splice
+from bisect_cfg.rewrite.spans import Change, Piece, Place, Span, plain, same, splice
 
 Keys = tuple[str | int, ...]
 """The way to a value: keys of mappings, and indices of lists."""
@@ -31,9 +30,6 @@ _INTERPOLATION = re.compile(r"\$\{[^}:]*?(?P<name>\w+)\}")
 
 _MOST_ENDS = 40
 """So many brackets and commas after the beginning of a value are tried as its end."""
-
-_ITEMS = re.compile(r"(?P<before>(?:#.*)?(?P<between>\r?\n[ \t]*))-[ \t].*(?:(?:[ \t]*\r?\n)+[ \t]*-[ \t].*)*")
-"""A list of YAML whose items have a line each."""
 
 _COMMENT = re.compile(r"(?:[ \t]+#.*|[ \t]*)\r?$")
 
@@ -61,9 +57,7 @@ def places(path: Path, text: str, change: Change, names: Collection[str]) -> lis
     return found
 
 
-def added(
-    path: Path, text: str, values: Configuration, fields: Collection[str], gone: Collection[object]
-) -> Piece | None:
+def added(path: Path, text: str, values: Configuration, fields: Collection[str]) -> Piece | None:
     """The piece that adds settings to the mapping that holds most of the training config; None if none does.
 
     Args:
@@ -71,7 +65,6 @@ def added(
         text: of the file.
         values: of the settings.
         fields: of the training config.
-        gone: ways to what is removed at the same time: nothing is added beside it.
     """
     content, counts = read(path, text), dict[Keys, int]()
     for keys, _ in items_in(content):
@@ -80,8 +73,9 @@ def added(
     if not counts.get(table):
         return None
     goal = {(*table, name): plain(value) for name, value in values.items()}
-    kept = [key for key in _at(content, table) if (*table, key) not in gone]
-    for entry in (one for key in reversed(kept) for one in _entries(path, text, [key]) if (*table, key) in one.ways):
+    for entry in (
+        one for key in reversed(_at(content, table)) for one in _entries(path, text, [key]) if (*table, key) in one.ways
+    ):
         quote, equals = re.match(r"""(["']?)[\w.-]+["']?([ \t]*[:=])""", text[entry.key :]).groups()
         indent = text[text.rfind("\n", 0, entry.key) + 1 : entry.key]
         between = " " if indent.strip() else ("\r\n" if "\r\n" in text else "\n") + indent
@@ -97,14 +91,10 @@ def added(
 
 def proven(path: Path, text: str, after: str, goal: Mapping[Keys, Value]) -> bool:
     """Whether a new text of a file holds what the old one does, but for what is to be there."""
-    wanted = copy.deepcopy({"": json.loads(json.dumps(read(path, text)))})  # no alias is shared
+    wanted = {"": json.loads(json.dumps(read(path, text)))}  # no alias is shared
     for keys, value in goal.items():
-        holder = _at(wanted[""], keys[:-1])
-        if value is not GONE:
-            holder[keys[-1]] = value
-        elif keys[-1] in holder:
-            del holder[keys[-1]]
-    return json.dumps(_filled(read(path, after))) == json.dumps(_filled(wanted[""]))
+        _at(wanted[""], keys[:-1])[keys[-1]] = value
+    return _exactly(read(path, after)) == _exactly(wanted[""])
 
 
 def items_in(value: Value, keys: Keys = ()) -> Iterator[tuple[Keys, Value]]:
@@ -120,17 +110,15 @@ def count(path: Path, text: str, fields: Collection[str]) -> int:
     return sum(keys[-1] in fields for keys, _ in items_in(read(path, text)))
 
 
+def _exactly(value: Value) -> str:
+    """A content as text: 1 is neither 1.0 nor true."""
+    return json.dumps(json.loads(json.dumps(value)), sort_keys=True)
+
+
 def _at(value: Value, keys: Keys) -> Value:
     for key in keys:
         value = value[key]
     return value
-
-
-def _filled(value: Value) -> Value:
-    """A value with None for a mapping from which the last entry is gone."""
-    if isinstance(value, dict):
-        return {key: _filled(value[key]) for key in sorted(value)} or None
-    return [_filled(item) for item in value] if isinstance(value, list) else value
 
 
 # ------------------------------------------------------------------------------------------------------------ entries
@@ -143,9 +131,8 @@ class _Entry:
     Attributes:
         path: of the file.
         key: where its key begins.
-        start, end: of the value; of a list with a line for each item, from its first item on.
+        start, end: of the value.
         blank: what is missing before the value.
-        between: of such a list, what stands between two items; "" of all else.
         ways: to the value in the content; several where an alias repeats it.
     """
 
@@ -153,46 +140,38 @@ class _Entry:
     key: int
     start: int
     end: int
-    blank: str = ""
-    between: str = ""
-    ways: tuple[Keys, ...] = ()
+    blank: str
+    ways: tuple[Keys, ...]
 
-    def put(self, new: Value) -> Piece:
-        if new is None:
-            return Piece(self.key, self.end, None, dict.fromkeys(self.ways, GONE))
-        new = plain(new)
-        text = self.blank + _value_text(self.path, new)
-        if self.between and isinstance(new, (list, tuple)) and new:
-            text = self.between.join(f"- {_value_text(self.path, item)}" for item in new)
-        return Piece(self.start, self.end, text, dict.fromkeys(self.ways, new))
+    def put(self, new: Value) -> Piece | None:
+        if new is None and self.path.suffix == ".toml":
+            return None
+        text = self.blank + _value_text(self.path, plain(new))
+        return Piece(self.start, self.end, text, dict.fromkeys(self.ways, plain(new)))
 
 
 def _entries(path: Path, text: str, names: Collection[str]) -> Iterator[_Entry]:
     """Where keys of these names have their values."""
     either = "|".join(map(re.escape, names))
     for found in re.finditer(rf"""(?<![\w-])(["']?)(?:{either})\1[ \t]*[:=][ \t]*""", text):
-        for entry in _readings(path, text, *found.span()):
-            mark = [_MARK] if entry.between else _MARK
-            written = f'- "{_MARK}"' if entry.between else f'{entry.blank}"{_MARK}"'
-            after = splice(text, [Span(entry.start, entry.end, written)])
-            ways = tuple(keys for keys, value in items_in(read(path, after)) if keys[-1] in names and value == mark)
-            if ways and proven(path, text, after, dict.fromkeys(ways, mark)):
-                yield replace(entry, ways=ways)
+        key, start = found.span()
+        blank = " " if text[start - 1] == ":" else ""
+        for end in _ends(text, start):
+            after = splice(text, [Span(start, end, f'{blank}"{_MARK}"')])
+            ways = tuple(keys for keys, value in items_in(read(path, after)) if keys[-1] in names and value == _MARK)
+            if ways and proven(path, text, after, dict.fromkeys(ways, _MARK)):
+                yield _Entry(path, key, start, end, blank, ways)
                 break
 
 
-def _readings(path: Path, text: str, key: int, start: int) -> Iterator[_Entry]:
-    """What the value may be that begins there, the longest text first; a comment after it is no part of it."""
-    if items := _ITEMS.match(text, start):
-        end = items.start() + len(_COMMENT.sub("", items[0]))
-        yield _Entry(path, key, items.end("before"), end, between=items["between"])
+def _ends(text: str, start: int) -> Iterator[int]:
+    """Where the value that begins there may end, the longest text first; a comment after it is no part of it."""
     line = re.match(r".*?(?=\r?$)", text[start:], re.MULTILINE)[0]
     ends = [len(_COMMENT.sub("", line)), len(line.rstrip())]
     if text[start : start + 1] in ("[", "{"):
         ends += [found.end() for found in re.finditer(r"[\]}]", text[start:])][:_MOST_ENDS]
     ends += [found.start() for found in re.finditer(r"\s*[,}\]]", line)][:-_MOST_ENDS:-1]
-    for end in ends:
-        yield _Entry(path, key, start, start + end, " " if text[start - 1] == ":" else "")
+    yield from (start + end for end in ends)
 
 
 def _value_text(path: Path, value: Value) -> str:

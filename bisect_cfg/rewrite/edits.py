@@ -31,14 +31,14 @@ from bisect_cfg.rewrite.notebook import span_in
 from bisect_cfg.rewrite.places import PYTHON, Places
 from bisect_cfg.rewrite.recommended import Change as ShownChange
 from bisect_cfg.rewrite.recommended import ShownEdit, Unplaced
-from bisect_cfg.rewrite.spans import GONE, Change, Piece, Place, Span, spans_of, splice
+from bisect_cfg.rewrite.spans import Change, Piece, Place, Span, spans_of, splice
 from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.launch_settings import PROCESSES
 from bisect_cfg.targets.target import shell_line
 
 SHOWN_PLACES = 3
-"""So many places of a setting that is given in several are named."""
+"""So many places of a setting that is given in several are named at most."""
 
 Changes = Mapping[str, ShownChange]
 """Setting -> what it is changed from, and to."""
@@ -173,17 +173,11 @@ class _Draft:
         text, pieces = self.texts[path], [*self._pieces.get(path, ()), *((name, piece) for name in names)]
         goal = {node: new for _, one in pieces for node, new in one.goal.items()}
         proven = python.proven if path.suffix in PYTHON else data.proven
-        for by_lines in (True, False):
-            spans = spans_of(text, pieces, by_lines)
-            if proven(path, text, splice(text, spans), goal):
-                self._pieces[path], self.spans[path] = pieces, spans
-                return True
-        return False
-
-    def _gone(self, path: Path) -> set[object]:
-        """What is removed from a file."""
-        goals = (one.goal for _, one in self._pieces.get(path, ()))
-        return {node for goal in goals for node, new in goal.items() if new is GONE}
+        spans = spans_of(text, pieces)
+        if not proven(path, text, splice(text, spans), goal):
+            return False
+        self._pieces[path], self.spans[path] = pieces, spans
+        return True
 
     def make(self, change: Change) -> Unplaced | None:
         """Make one change; returns why it cannot be made."""
@@ -209,7 +203,7 @@ class _Draft:
         for one, names in ways:
             if self.words.change(change.name, one, names, range(1, self._places.launcher)):
                 return None
-        for one, names in ways:
+        for one, names in (way for way in ways if way[0].new is not None):  # no launcher's file has a null
             for path in self._places.files:
                 matching = [place for place in data.places(path, self.texts[path], one, names) if place.matches]
                 if len(matching) == 1 and self._take(path, [change.name], matching[0].put(one.new)):
@@ -223,11 +217,10 @@ class _Draft:
             return [self._missing(change, []) for change in changes]
         files = places.files
         for path in sorted(files, key=lambda path: -data.count(path, files[path], places.fields)):
-            piece = data.added(path, files[path], values, places.fields, self._gone(path))
+            piece = data.added(path, files[path], values, places.fields)
             if self._take(path, list(values), piece):
                 return []
-        gone = {node for path in places.python for node in self._gone(path)}
-        found = python.added(places, values, gone)
+        found = python.added(places, values)
         if found is not None and self._take(found[0], list(values), found[1]):
             return []
         if self.words.names() & set(places.fields):
@@ -246,13 +239,9 @@ class _Draft:
     def _missing(self, change: Change, seen: Sequence[tuple[Path, Place]]) -> Unplaced:
         """Why a change cannot be made, and what to write instead."""
         where = " and ".join(self._at(path, place.start) for path, place in seen[:SHOWN_PLACES])
-        if len(seen) > SHOWN_PLACES:
-            where += f" and {len(seen) - SHOWN_PLACES} more"
         value = python.literal(change.new)
         add = f"set {change.name} to {value}"
         if any(place.matches for _, place in seen):
-            if len(seen) == 1:
-                return Unplaced(change.name, f"{where} cannot be changed alone", add)
             return Unplaced(change.name, f"it is given at {where}", f"{add} where it is meant")
         if self.words.names() & set(change.names):
             return Unplaced(change.name, "it is given there", f"{add} on the command line")

@@ -12,11 +12,12 @@ import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 
 from bisect_cfg.common.configuration import Configuration, Value
 from bisect_cfg.rewrite.places import Places
-from bisect_cfg.rewrite.spans import GONE, Change, Piece, Place, parsed, plain, same
+from bisect_cfg.rewrite.spans import Change, Piece, Place, parsed, plain, same
 
 HOLDERS = {"model": ("from_pretrained", "ModelConfig"), "peft": ("LoraConfig",)}
 """Namespace -> the calls that take its settings as keywords; all others are those of the training config."""
@@ -27,9 +28,6 @@ ARGS = "args"
 CONVERSIONS = ("float", "int", "str", "bool")
 """Calls whose argument is the value."""
 
-_BOM = "\ufeff"
-"""Before the text of a file that was written on Windows."""
-
 
 @dataclass(frozen=True, eq=False)
 class _Gift:
@@ -39,7 +37,7 @@ class _Gift:
         name: the name.
         value: the node of the value; None where a statement binds the name to what is not written there.
         kind: "keyword", "key", "attribute", "default" or "variable".
-        holder: of a keyword its call, of a key its dictionary: the value can be removed there.
+        holder: of a keyword its call, of a key its dictionary.
         also: other names of the same (the flags of an option).
         within: of a key, the name that its dictionary is given to.
         source: the file.
@@ -59,22 +57,17 @@ class _Source:
 
     def __init__(self, path: Path, text: str, tree: ast.Module) -> None:
         self.path, self.text, self.tree, self.nodes = path, text, tree, list(ast.walk(tree))
-        self._lines = [""]  # of the text as the tree counts: from 1, and the first one without its mark
-        self._starts = [0]
-        for line in text.split("\n"):
-            self._lines.append(line)
-            self._starts.append(self._starts[-1] + len(line) + 1)
-        if text.startswith(_BOM):
-            self._lines[1], self._starts[0] = self._lines[1][1:], 1
+        self._lines = text.split("\n")
+        self._starts = [0, *accumulate(len(line) + 1 for line in self._lines)]
         found = [gift for node in self.nodes for gift in _gifts_of(node)]
         names = {id(gift.value): gift.name for gift in found}
         self.gifts = [replace(gift, within=names.get(id(gift.holder), ""), source=self) for gift in found]
 
-    def span(self, *nodes: ast.expr | ast.keyword) -> tuple[int, int]:
-        """From where the first of some nodes begins in the text to where the last one ends."""
-        ends = ((nodes[0].lineno, nodes[0].col_offset), (nodes[-1].end_lineno, nodes[-1].end_col_offset))
+    def span(self, node: ast.expr | ast.keyword) -> tuple[int, int]:
+        """From where a node begins in the text to where it ends."""
+        ends = ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
         start, end = (
-            self._starts[line - 1] + len(self._lines[line].encode()[:column].decode()) for line, column in ends
+            self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode()) for line, column in ends
         )
         return start, end
 
@@ -136,7 +129,7 @@ def _source(path: Path, text: str) -> _Source | None:
 
 def _tree(text: str) -> ast.Module | None:
     try:
-        return ast.parse(text.removeprefix(_BOM))
+        return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -157,7 +150,7 @@ def proven(path: Path, text: str, after: str, goal: Mapping[ast.AST, object]) ->
 def _form(node: object, goal: Mapping[ast.AST, object]) -> object:
     """A tree as values that can be compared, with some nodes exchanged."""
     if isinstance(node, list):
-        return [_form(one, goal) for one in node if not (isinstance(one, ast.AST) and goal.get(one) is GONE)]
+        return [_form(one, goal) for one in node]
     if not isinstance(node, ast.AST):
         return repr(node)
     node = goal.get(node, node)
@@ -234,8 +227,6 @@ def _place(gift: _Gift, change: Change, certain: bool) -> Place:
     matches = certain and not read_from and literal_there and same(value, change.old)
 
     def put(new: Value) -> Piece | None:
-        if new is None and gift.holder is not None:
-            return _removed(gift)
         made = _tree(written := literal(new, code))
         return None if made is None else Piece(*source.span(node), written, {node: made.body[0].value})
 
@@ -256,35 +247,20 @@ def _names(node: ast.expr) -> tuple[str, ...]:
     return ()
 
 
-def _removed(gift: _Gift) -> Piece:
-    """The piece that removes a keyword, or a key with its value."""
-    gone = [word for word in getattr(gift.holder, "keywords", ()) if word.value is gift.value]
-    if isinstance(gift.holder, ast.Dict):
-        pairs = zip(gift.holder.keys, gift.holder.values, strict=True)
-        gone = next([key, value] for key, value in pairs if value is gift.value)
-    return Piece(*gift.source.span(*gone), None, dict.fromkeys(gone, GONE))
-
-
 # -------------------------------------------------------------------------------------------------------- new settings
 
 
-def added(where: Places, values: Configuration, gone: Collection[object]) -> tuple[Path, Piece] | None:
-    """The piece that adds keywords to the one call that builds the training config; None if that cannot be done.
-
-    Args:
-        where: the sources.
-        values: of the settings.
-        gone: nodes that are removed at the same time: nothing is added beside them.
-    """
+def added(where: Places, values: Configuration) -> tuple[Path, Piece] | None:
+    """The piece that adds keywords to the one call that builds the training config; None if that cannot be done."""
     found = _config_calls(_sources(where.python), (where.config,), where.built.get(ARGS))
-    kept = [source.span(one)[1] for source, call in found for one in (*call.args, *call.keywords) if one not in gone]
-    if len(found) != 1 or not kept:
+    given = [source.span(one)[1] for source, call in found for one in (*call.args, *call.keywords)]
+    if len(found) != 1 or not given:
         return None
     source, call = found[0]
     pairs = ", ".join(f"{name}={literal(value)}" for name, value in values.items())
     more = ast.parse(f"f({pairs})", mode="eval").body.keywords
     goal = {call: ast.Call(call.func, call.args, [*call.keywords, *more])}
-    return source.path, Piece(max(kept), max(kept), f", {pairs}", goal)
+    return source.path, Piece(max(given), max(given), f", {pairs}", goal)
 
 
 def call_of(where: Places) -> tuple[Path, int] | None:

@@ -44,10 +44,9 @@ class Unplaced(Part):
 
 
 class Recommended(Part):
-    """Of a recommendation what `apply` writes; `training`: which one of the script it is about."""
+    """What `apply` writes."""
 
-    changes: dict[str, Change]
-    edits: tuple[ShownEdit, ...]
-    unplaced: tuple[Unplaced, ...]
+    changes: dict[str, Change] = {}
+    edits: tuple[ShownEdit, ...] = ()
+    unplaced: tuple[Unplaced, ...] = ()
     command: str | None = None
-    training: int | None = 1

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import toys
-from msgspec import structs
 from tools import assert_clear
 
 from bisect_cfg.errors import InputError
@@ -51,7 +50,7 @@ NEW = [SCRIPT.replace("0.5", "0.04"), RATES.replace("2e-2", "1.7e-05")]
 GOOD = {"args.learning_rate": 1.7e-5, "args.beta": 0.04}
 
 
-def applied(found: Recommended, built: dict | Exception = GOOD, agree: bool = True) -> tuple[int, str]:
+def applied(found: Recommended, built: dict | Exception | None = GOOD, agree: bool = True) -> tuple[int, str]:
     said: list[str] = []
 
     def build() -> dict:
@@ -59,7 +58,7 @@ def applied(found: Recommended, built: dict | Exception = GOOD, agree: bool = Tr
             raise built
         return built
 
-    return apply(found, build, lambda: agree, said.append), "\n".join(said)
+    return apply(found, build if built is not None else None, lambda: agree, said.append), "\n".join(said)
 
 
 def test_the_files_are_written_and_the_second_time_it_is_there(found: Recommended, tmp_path: Path) -> None:
@@ -94,7 +93,7 @@ def test_where_the_script_shows_other_values_the_files_are_put_back(found: Recom
 
 
 def test_what_was_not_seen_is_not_compared(found: Recommended, tmp_path: Path) -> None:
-    status, said = applied(structs.replace(found, training=2), AssertionError())
+    status, said = applied(found, None)
     assert status == 0 and "not compared: learning_rate, beta" in said and "recommended" not in said
 
 

@@ -39,10 +39,8 @@ PYTHON = {
     "a key of a dictionary": "c = {'lr': @0.02@}\nGRPOConfig(learning_rate=c['lr'])\n",
     "a parameter's default": "def main(rate=@0.02@):\n    GRPOConfig(learning_rate=rate)\nmain()\n",
     "a parameter": "def main(rate):\n    GRPOConfig(learning_rate=rate)\nmain(rate=@0.02@)\n",
-    "arithmetic": "GRPOConfig(learning_rate=@2 * 10**-2@)\n",
     "the training config, not another": "SFTConfig(learning_rate=0.02)\nGRPOConfig(learning_rate=@0.02@)\n",
     "a class of the user's own": "class M(GRPOConfig):\n    pass\nM(learning_rate=@0.02@)\nf(learning_rate=0.02)\n",
-    "a file as on Windows": "\ufeffGRPOConfig(a='é', learning_rate=@0.02@)\r\n",
     "lines that end as on Windows": "a = 1\r\nGRPOConfig(\r\n    learning_rate=@0.02@,  # é\r\n)\r\n",
 }
 
@@ -72,17 +70,11 @@ def test_what_cannot_be_placed_is_said_with_what_to_write_instead(text, why, add
     assert not found.spans and not found.diff and one.setting == "learning_rate" and why in one.why and add in one.add
 
 
-def test_dtypes_and_removal():
+def test_a_dtype_and_none():
     text, dtype = "m = M.from_pretrained(folder, dtype=torch.float16)\n", Change("model.dtype", "float16", "float32")
     assert edited("train.py", text, dtype) == (text.replace("float16", "float32"), [])
-    assert edited("train.py", text, Change("model.dtype", "float16", None)) == ("m = M.from_pretrained(folder)\n", [])
-    optim, beta = Change("optim", "sgd", None), Change("beta", 0.1, None)
-    lines = "GRPOConfig(\n    optim='sgd',  # why\n    beta=0.1,\n    x=1,\n)\n"
-    assert edited("train.py", lines, optim)[0] == "GRPOConfig(\n    beta=0.1,\n    x=1,\n)\n"
-    assert edited("train.py", lines, optim, beta)[0] == "GRPOConfig(\n    x=1,\n)\n"
-    for one_line in ("GRPOConfig(optim='sgd', beta=0.1, x=1)\n", "GRPOConfig(x=1, optim='sgd', beta=0.1)\n"):
-        assert edited("train.py", one_line, optim, beta) == ("GRPOConfig(x=1)\n", [])
-    assert edited("train.py", "GRPOConfig(**{**a, 'optim': 'sgd', **b})\n", optim)[0] == "GRPOConfig(**{**a, **b})\n"
+    unset = text.replace("torch.float16", "None")
+    assert edited("train.py", text, Change("model.dtype", "float16", None)) == (unset, [])
 
 
 def test_two_changes_in_one_line_are_one_edit():
@@ -98,12 +90,12 @@ def test_two_changes_in_one_line_are_one_edit():
     "GRPOConfig(\n    beta=0.5)\n", "GRPOConfig(\n    beta=0.5,  # why\n)\n", "GRPOConfig(\n    beta=0.5  # why\n)\n",
 ])  # fmt: skip
 def test_a_setting_that_the_script_does_not_mention_is_added(text):
-    after, left = edited("train.py", text, BETA, Change("beta", 0.5, 0.04))
+    more = Change("lr", 1, 3, added=True)
+    after, left = edited("train.py", text, BETA, more, Change("beta", 0.5, 0.04))
     seen = {}
     exec(after, {"GRPOConfig": lambda **settings: seen.update(settings)})
-    assert (
-        left == [] and seen["adam_epsilon"] == 1e-6 and seen["beta"] == 0.04 and after.count("why") == text.count("why")
-    )
+    assert left == [] and {"adam_epsilon": 1e-6, "lr": 3, "beta": 0.04}.items() <= seen.items()
+    assert after.count("why") == text.count("why")
 
 
 def test_where_it_is():
@@ -178,15 +170,9 @@ def test_yaml(before, after):
     (Change("script.unit", 0, 6), "lr: 1\nunit: 0\n", "lr: 1\nunit: 6\n"),
     (Change("script.r.unit", 0, 6), "loss: {unit: 0}\nr: {unit: 0}\n", "loss: {unit: 0}\nr: {unit: 6}\n"),
     (Change("k.dtype", "a", "b"), "dtype: a\nk:\n  dtype: a\n", "dtype: a\nk:\n  dtype: b\n"),
-    (Change("m", ["a", "b"], ["c"]), "m:\n- a\n- b  # second\nx: 1\n", "m:\n- c  # second\nx: 1\n"),
-    (Change("m", ["a", "b"], ["a", "c"]), "m:  # x\n    - a\n    - b\n\n# more\nx: 1\n",
-     "m:  # x\n    - a\n    - c\n\n# more\nx: 1\n"),
+    (Change("m", ["a", "b"], ["c"]), "m:\n- a\n- b  # second\nx: 1\n", None),
     (Change("m", ["a", "b"], ["c"]), "m: [a,  'b']  # flow\n", "m: [c]  # flow\n"),
-    (Change("m", ["a", "b"], None), "m: &m\n  - a\n  - b\nn: *m\n", None),
-    (Change("m", ["a", "b"], None), "o:\n  m: [a, b]\nx: 1\n", "o:\nx: 1\n"),
-    (Change("m", ["a", "b"], None), "o: {m: [a, b], x: 1}\n", "o: {x: 1}\n"),
-    (Change("m", ["a", "b"], None), "o: {x: 1, m: [a, b]}\n", "o: {x: 1}\n"),
-    (Change("m", ["a", "b"], None), "x: 1\nm:\n  - a\n  - b\ny: 2\n", "x: 1\ny: 2\n"),
+    (Change("m", ["a", "b"], None), "o: {m: [a, b], x: 1}\n", "o: {m: null, x: 1}\n"),
 ])  # fmt: skip
 def test_lists_and_dictionaries_in_yaml(change, before, after):
     assert edited("c.yaml", before, change) == ((before, [change.name]) if after is None else (after, []))
@@ -196,7 +182,8 @@ def test_json():
     text = '{\n  "learning_rate": 2e-2,\n  "bf16": true,\n  "optim": "sgd"\n}\n'
     changes = LR, Change("bf16", True, None), Change("optim", "sgd", None)
     after, left = edited("config.json", text, *changes)
-    assert left == [] and json.loads(after) == {"learning_rate": 1.7e-5} and after.startswith('{\n  "learning_rate"')
+    assert left == [] and json.loads(after) == {"learning_rate": 1.7e-5, "bf16": None, "optim": None}
+    assert after.count("\n") == text.count("\n")
 
 
 TOML = """# how we train
@@ -214,14 +201,15 @@ def test_toml():
     script = "GRPOConfig(**tomllib.load(open('c.toml', 'rb'))['grpo'])\n"
     files = {Path("train.py"): script, Path("c.toml"): TOML}
     dtype, beta = Change("model_init_kwargs.dtype", "float16", "float32"), Change("beta", None, 0.5, added=True)
-    changes, fields = [LR, Change("bf16", True, None), dtype, beta], ("learning_rate", "bf16", "beta")
+    changes, fields = [LR, Change("bf16", True, False), dtype, beta], ("learning_rate", "bf16", "beta")
     found = edits_of(places(files, fields=fields), changes)
     assert missing(found) == [] and found.after(Path("c.toml")) == (
-        TOML.replace("2e-2", "1.7e-05").replace("bf16 = true\n", "beta = 0.5\n").replace("float16", "float32")
+        TOML.replace("2e-2", "1.7e-05").replace("true\n", "false\nbeta = 0.5\n").replace("float16", "float32")
     )
     first = found.shown()[0]
     assert (first.line, first.old) == (5, "learning_rate = 2e-2  # bold")
     assert edited("c.toml", TOML, Change("learning_rate", 0.3, 0.1)) == (TOML, ["learning_rate"])
+    assert edited("c.toml", TOML, Change("bf16", True, None)) == (TOML, ["bf16"]), "TOML has no null"
 
 
 def test_an_added_setting_joins_the_training_config_of_a_yaml_file():
@@ -358,17 +346,12 @@ def test_one_process_is_no_longer_distributed():
     assert (after["distributed_type"], after["num_processes"]) == ("NO", 1)
 
 
-@pytest.mark.parametrize(("name", "old", "new"), [
-    ("zero_optimization.stage", 3, 0), ("zero_optimization.offload_optimizer.device", "cpu", None),
-    ("optimizer", {"a": 1}, None),
-])  # fmt: skip
-def test_deepspeeds_own_file(name, old, new):
-    after, left = edited("zero.json", json.dumps(ZERO, indent=4), Change(f"launch.deepspeed.{name}", old, new))
-    *above, key = name.split(".")
-    section = json.loads(after)
-    for one in above:
-        section = section.get(one, {})
-    assert left == [] and section.get(key) == new and json.loads(after)["stage"] == 3
+def test_deepspeeds_own_file():
+    text = json.dumps(ZERO, indent=4)
+    after, left = edited("zero.json", text, Change("launch.deepspeed.zero_optimization.stage", 3, 0))
+    assert left == [] and json.loads(after) == {**ZERO, "zero_optimization": {**ZERO["zero_optimization"], "stage": 0}}
+    found = edits_of(places({Path("zero.json"): text}), [Change("launch.deepspeed.optimizer", {"a": 1}, None)])
+    assert not found.spans and found.unplaced[0].add == "leave optimizer out of DeepSpeed's file"
 
 
 @pytest.mark.parametrize(("words", "change", "new"), [
@@ -415,13 +398,13 @@ def test_a_cell_of_a_notebook(tmp_path):
         text = json.dumps({"cells": cells, "nbformat": 4, "metadata": {}}, indent=indent, ensure_ascii=ascii_only)
         path.write_text(text)
         made = as_script(path, [one for one in map("".join, sources) if one], "python", lambda names: ())
-        found = edits_of(places({path: made.text}), [LR, Change("beta", 0.1, None)])
+        found = edits_of(places({path: made.text}), [LR, Change("beta", 0.1, 0.3)])
         first, second = found.shown()
         assert (first.cell, first.line, first.new) == (2, 2, '\tlearning_rate=1.7e-05, name="é",')
         assert (second.cell, second.line, second.old) == (2, 3, "    beta=0.1,")
         assert "train.ipynb, cell 2" in found.diff and missing(found) == []
         text = splice(text, [Span(one.start, one.end, one.text) for one in (first, second)])
         wanted = json.loads(path.read_text())
-        source = wanted["cells"][-1]["source"].replace("0.02", "1.7e-05").replace("    beta=0.1,\n", "")
+        source = wanted["cells"][-1]["source"].replace("0.02", "1.7e-05").replace("0.1", "0.3")
         wanted["cells"][-1]["source"] = source
         assert json.loads(text) == wanted and hash_of(text) == first.after
