@@ -174,10 +174,8 @@ def _shown(name: str, value: Value) -> str:
     return words if len(words) <= SHOWN_LENGTH else words[: SHOWN_LENGTH - 3] + "..."
 
 
-def _evidence(claim: Claim | None) -> str:
+def _evidence(claim: Claim) -> str:
     """A claim with the numbers of its trials."""
-    if claim is None:
-        return ""
     if claim.subset is None or not claim.trials:
         return str(claim)
     return f"{claim} (trial{'s' if len(claim.trials) > 1 else ''} {', '.join(map(str, claim.trials))})"

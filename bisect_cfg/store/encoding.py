@@ -104,12 +104,8 @@ def purpose_of(trial: FrozenTrial) -> tuple[Purpose, str]:
 
 
 def values_of(trial: FrozenTrial, levels: Mapping[str, tuple[Value, Value]]) -> dict[str, Value] | None:
-    """What a trial ran with, the factors and what it set besides; None of one that asks nothing.
-
-    Args:
-        trial: of a study.
-        levels: factor -> its good and its bad value.
-    """
+    """What a trial ran with, the factors (by their good and bad value) and what it set besides; None of one that asks
+    nothing."""
     known = trial.user_attrs
     ran_bad = known.get(SUBSET, () if known.get("purpose") == Purpose.GOOD_BASELINE else levels)
     values = {name: pair[name in ran_bad] for name, pair in levels.items()}
@@ -124,12 +120,9 @@ def state_of(outcome: Outcome, known: bool) -> tuple[TrialState, list[float] | N
     """State and value of a finished trial in Optuna's words; the value is to be small.
 
     All passes have the same value: by default `optuna.importance` compares the best tenth of the trials, and all that
-    are as good, with the rest, which tells then what a failure goes with.
-
-    Args:
-        outcome: of the trial. UNRESOLVED has no value and is a FAIL to Optuna, as its documentation asks.
-        known: whether its parameters are. One before the search has none, and is PRUNED, so that Optuna computes
-            nothing from it.
+    are as good, with the rest, which tells then what a failure goes with. UNRESOLVED has no value and is a FAIL to
+    Optuna, as its documentation asks. A trial before the search, whose parameters are not known, is PRUNED, so that
+    Optuna computes nothing from it.
     """
     if outcome is Outcome.UNRESOLVED:
         return TrialState.FAIL, None

@@ -37,15 +37,11 @@ def default_folder(target: Target) -> Path:
     ours = target.identity()
     for number in range(1, 1000):
         folder = STUDIES / (target.name if number == 1 else f"{target.name}-{number}")
-        state = _read(folder)
+        check_entries(folder)
+        state = read_state(folder)
         if state is None or all(state.target[key] == ours[key] for key in ("script", "arguments")):
             return folder
     raise InputError("bisect-cfg-studies/ has a thousand studies of this name.", "Name one with --study DIR.")
-
-
-def _read(folder: Path) -> State | None:
-    check_entries(folder)
-    return read_state(folder)
 
 
 def check_entries(folder: Path) -> None:
@@ -95,15 +91,9 @@ class Studied:
 def open_study(
     studied: Studied, folder: Path | None, written: Callable[[Path], Iterable[str]] = lambda folder: ()
 ) -> Iterator[tuple[Path, State, Store]]:
-    """Open or make the study folder; it is locked while we work in it. A folder that is refused stays as it was.
-
-    Args:
-        studied: what it is of.
-        folder: where; None for the default.
-        written: what the runs of a study folder have written, asked only where an input is not what it was.
-
-    Yields:
-        The folder, the state and the store, whose one writer we are.
+    """Open or make the study folder (None for the default); it is locked while we work in it, and we are the one writer
+    of the store. A folder that is refused stays as it was. What the runs of a study have `written` is asked only where
+    an input is not what it was.
 
     Raises:
         InputError: not writable, of another script, changed since, or in use.
@@ -116,7 +106,10 @@ def open_study(
                 raise InputError(f"{folder} is a file, not a folder.", "Name another folder with --study.")
             _check_ours(folder, target, studied.restart)
             if studied.restart and any((folder / name).exists() for name in (STATE_FILE, EARLIER_FILE)):
-                _put_aside(folder, target)
+                with _at_work(folder):  # the old study is another script's, perhaps, or somebody works in it
+                    _check_ours(folder, target, restart=True)
+                    beside = (folder.with_name(f"{folder.name}.old-{i}") for i in itertools.count(1))
+                    folder.rename(next(path for path in beside if not os.path.lexists(path)))
             folder.parent.mkdir(parents=True, exist_ok=True)
             make_folder(folder)
             held.enter_context(_at_work(folder))
@@ -126,7 +119,7 @@ def open_study(
             raise InputError(
                 f"The study folder {folder} cannot be written: {error.strerror}.", "Name another one with --study DIR."
             ) from None
-        state = _read(folder)
+        state = read_state(folder)
         if state is None:
             gpus = sorted(set(studied.gpus))
             state = State(target.identity(), dict(studied.options), dict(studied.libraries), gpus)
@@ -170,7 +163,8 @@ def _check_ours(folder: Path, target: Target, restart: bool = False) -> None:
     """
     if not folder.is_dir() or (restart and (folder / EARLIER_FILE).is_file()):
         return
-    state = _read(folder)
+    check_entries(folder)
+    state = read_state(folder)
     if state is not None:
         check_target(folder, state, target)
         return
@@ -188,28 +182,19 @@ def _not_free(folder: Path) -> InputError:
 @contextlib.contextmanager
 def _at_work(folder: Path) -> Iterator[None]:
     """With the folder held, so that nobody else works in it."""
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(locked(folder / "lock"))
-        except Held as error:
-            who = f"Another bisect-cfg ({error})" if error.process else "Another bisect-cfg"
-            raise InputError(
-                f"{who} is working in {folder}.", "Wait for it, or name another folder with --study."
-            ) from None
-        yield
+    try:
+        with locked(folder / "lock"):
+            yield
+    except Held as error:
+        who = f"Another bisect-cfg ({error})" if error.process else "Another bisect-cfg"
+        raise InputError(
+            f"{who} is working in {folder}.", "Wait for it, or name another folder with --study."
+        ) from None
 
 
 def is_at_work(folder: Path) -> bool:
     """Whether a process works in a study folder at this moment."""
     return is_locked(folder / "lock")
-
-
-def _put_aside(folder: Path, target: Target) -> None:
-    """Rename the old study, unless it is another script's or somebody works in it."""
-    with _at_work(folder):
-        _check_ours(folder, target, restart=True)
-        names = (folder.with_name(f"{folder.name}.old-{i}") for i in itertools.count(1))
-        folder.rename(next(path for path in names if not os.path.lexists(path)))
 
 
 def _check_unchanged(

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from bisect_cfg.common.cells import SUFFIX, code_cells
 from bisect_cfg.common.fingerprint import packages_of
@@ -55,7 +55,7 @@ class Target(Protocol):
 
 
 class ReadingTarget(Target, Protocol):
-    """A target with what its runs read; without a probe they do not tell."""
+    """... and what its runs read; without a probe they do not tell."""
 
     @property
     def probed(self) -> bool: ...
@@ -71,11 +71,7 @@ class ReadingTarget(Target, Protocol):
 
 def hash_of(path: Path) -> str:
     """A short hash of a file's content; of a very large file that of its size and time; of a notebook that of its code:
-    what its cells printed may change.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    what its cells printed may change."""
     with path.open("rb") as stream:
         known = os.fstat(stream.fileno())
         if known.st_size > READ_WHOLE:
@@ -120,12 +116,10 @@ def changes(
     changed = [known.get(path, f"the file {path}") for path in changed_files(target, state)]
     if (theirs["good_file_hash"] is None) != (ours["good_file_hash"] is None):
         changed.append("the good file")
-    for was, now, what in (
-        (theirs["folder"], ours["folder"], "the folder it is started in"),
-        (theirs["python"], ours["python"], "the interpreter"),
-    ):
-        if was != now:
-            changed.append(f"{what} ({was} -> {now})")
+    if theirs["folder"] != ours["folder"]:
+        changed.append(f"the folder it is started in ({theirs['folder']} -> {ours['folder']})")
+    if theirs["python"] != ours["python"]:
+        changed.append(f"the interpreter ({theirs['python']} -> {ours['python']})")
     changed += changed_versions(state, libraries)
     here = sorted(set(gpus))
     if here and state.gpus and here != state.gpus:
@@ -183,14 +177,8 @@ def stamp_of(path: str | Path) -> Stamp | None:
 
 
 class Inputs:
-    """What the runs of one target read. Thread-safe.
-
-    Args:
-        target: whose runs they are.
-        folder: of the study.
-        state: of the study; what is learned of the inputs is kept there.
-        sites: folders in which its interpreter finds installed packages; none where versions may change.
-    """
+    """What the runs of one target read; what is learned of it is kept in the study's state. Thread-safe. `sites`: the
+    folders in which its interpreter finds installed packages; none where versions may change."""
 
     def __init__(self, target: ReadingTarget, folder: Path, state: State, sites: Sequence[str]) -> None:
         self._target, self._folder, self._state, self._sites = target, folder, state, sites
@@ -214,8 +202,7 @@ class Inputs:
             files = files_of(self._target, self._state)
             sure = (path for path in files if self._target.probed or path.endswith(CODE))
             changed = [path for path in sure if self._differs(path, files[path])] + self._other_versions()
-        if changed:
-            refuse(changed)
+        _refuse(changed)
 
     def after_run(self, opened: Sequence[Opened]) -> None:
         """Learn from a run that is over which modules and files beside the script it read, and which it wrote.
@@ -237,8 +224,7 @@ class Inputs:
             if first or news or len(written) > len(state.written):
                 state.written = sorted(written)
                 state.save(self._folder)
-        if changed:
-            refuse(changed)
+        _refuse(changed)
 
     def _untouched(self, read: Iterable[Opened]) -> Iterator[str]:
         """Files that a run has read and that nothing has touched since; what lies in the study is ours."""
@@ -279,11 +265,10 @@ class Inputs:
         return changed
 
 
-def refuse(changed: list[str]) -> NoReturn:
-    """Say that inputs changed while the trials ran; see `InputsChanged`."""
-    what = " and ".join(changed)
-    raise InputsChanged(
-        f"{what} changed while the trials ran: further trials would not be comparable.",
-        "Every trial so far is kept. Put it back as it was and run the same command again to continue, or start "
-        "over with --restart (the old study is kept beside it).",
-    )
+def _refuse(changed: list[str]) -> None:
+    if changed:
+        raise InputsChanged(
+            f"{' and '.join(changed)} changed while the trials ran: further trials would not be comparable.",
+            "Every trial so far is kept. Put it back as it was and run the same command again to continue, or start "
+            "over with --restart (the old study is kept beside it).",
+        )

@@ -66,19 +66,16 @@ class Runner(Protocol):
     """Runs trials. May be called from several threads at once when the bisection has `jobs` > 1.
 
     A runner that knows what makes two failures the same has ``classify(result, subset, reference)``: the outcome of a
-    recorded result, asked whenever it is read. A runner may also have two methods, called from the main thread:
-    ``interrupt()`` on Ctrl-C, which ends the trials that are running, so that the threads waiting for them return, and
-    lets none begin; and ``go_on()``, which lifts that once all have ended. One whose trials an `Engine` runs has that
-    as ``engine``, says what it is asked for a trial (``asked(request)``), and what its result means (``told(result)``).
+    recorded result, asked whenever it is read. One that can end its trials has `Engine.interrupt` and `Engine.go_on`.
+    One whose trials an `Engine` runs has that as ``engine``, says what it is asked for a trial (``asked(request)``),
+    and what its result means (``told(result)``).
     """
 
     def run(self, request: TrialRequest) -> TrialResult:
         """Run one trial to its end. An exception raised here ends the bisection (the study stays consistent)."""
-        ...
 
     def is_valid(self, configuration: Configuration) -> str | None:
         """None if the configuration can be built, otherwise why not. Called often: must launch nothing costly."""
-        ...
 
 
 Asked = TypeVar("Asked")
@@ -88,33 +85,26 @@ Came = TypeVar("Came")
 
 class Engine(Protocol[Asked_contra, Came]):
     """Where trials run. What it is asked and what comes back is plain data, which may leave this process. Called from
-    one thread.
-    """
+    one thread."""
 
     @property
     def slots(self) -> int:
         """Trials that may run at once."""
-        ...
 
     def submit(self, asked: Asked_contra) -> Future[Came]:
         """Begin a trial. It may be over when this returns."""
-        ...
 
     def end(self, name: int | str) -> None:
         """End a trial whose result can change nothing any more."""
-        ...
 
     def interrupt(self) -> None:
         """End all that are running; none starts before `go_on`."""
-        ...
 
     def go_on(self) -> None:
         """Trials may start again: everything that was interrupted has ended."""
-        ...
 
     def close(self) -> None:
         """End everything that was started; nothing runs afterwards."""
-        ...
 
 
 def run_alone(engine: Engine[Asked, Came], asked: Asked) -> Came:

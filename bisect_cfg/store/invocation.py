@@ -18,25 +18,17 @@ from bisect_cfg.store.state import STATE_FILE, read_state
 
 
 def write_command(folder: Path, command: JsonObject) -> None:
-    """Keep how the study was last asked for.
-
-    Args:
-        folder: of the study.
-        command: "target", "arguments", "folder" (where it was asked), "options", and "lines": see `lines_of`.
-    """
+    """Keep how the study was last asked for: "target", "arguments", "folder" (where it was asked), "options", and
+    "lines" (see `lines_of`)."""
     made = {**json.loads(json.dumps(command, default=str)), "made": folder.stat().st_ino}
     write_json(folder / "command.json", made)
 
 
 def written_here(folder: Path, command: JsonObject) -> bool:
-    """Whether a study's command was written by this user into this very folder.
+    """Whether a study's command, as `read_command` found it, was written by this user into this very folder.
 
     A folder's number in the file system stays the same when it is renamed and when the machine starts anew. A copy has
     another one, and so has what was unpacked or downloaded, whatever it says of itself.
-
-    Args:
-        folder: of the study.
-        command: what `read_command` found in it.
     """
     mine = os.getuid()
     try:

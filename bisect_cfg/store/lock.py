@@ -28,11 +28,7 @@ os.register_at_fork(after_in_child=_let_go)  # a child that outlives its parent 
 
 
 class Held(RuntimeError):
-    """Another process has the file, or another part of this one.
-
-    Attributes:
-        process: its number; 0 where it is not known.
-    """
+    """Another process has the file, or another part of this one; its number is 0 where it is not known."""
 
     def __init__(self, process: int) -> None:
         super().__init__(f"process {process}" if process else "another process")
@@ -41,11 +37,8 @@ class Held(RuntimeError):
 
 @contextlib.contextmanager
 def locked(path: Path, passing: bool = False) -> Iterator[None]:
-    """With a file locked, which is made if it is not there; no link is followed.
-
-    Args:
-        path: of the file.
-        passing: whether it is removed when it is unlocked.
+    """With a file locked, which is made if it is not there (no link is followed), and removed again where it is only
+    for `passing`.
 
     Raises:
         Held: somebody else has it.

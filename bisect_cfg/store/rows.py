@@ -52,11 +52,7 @@ def recorded_trials(folder: Path) -> list[JsonObject]:
 
 
 def stored_trials(address: str, name: str | None = None) -> tuple[JsonObject, list[JsonObject]]:
-    """What was concluded in a study of a storage, {} if nothing yet, and one row a trial.
-
-    Args:
-        address: of the storage.
-        name: of the study; None for the only one.
+    """What was concluded in a study of a storage (without a name: the only one), {} if nothing yet, and a row a trial.
 
     Raises:
         InputError: the storage cannot be opened, or has no such study.

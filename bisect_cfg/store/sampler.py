@@ -22,13 +22,7 @@ Classify = Callable[[TrialResult, int, TrialResult | None], Outcome | None]
 
 
 class SearchTrials:
-    """Those of one study.
-
-    Args:
-        store: of the study.
-        problem: what the search needs to know, with names equal to those of the factors.
-        classify: the verdict on a result.
-    """
+    """Those of one study, of a problem whose names are those of the factors; `classify` is the verdict on a result."""
 
     def __init__(self, store: Store, problem: Problem, classify: Classify) -> None:
         self.store, self.problem, self._classify = store, problem, classify
@@ -38,12 +32,8 @@ class SearchTrials:
         self._bit = {name: 1 << place for place, name in enumerate(self._order)}
 
     def count(self, baselines: Mapping[int, int], since: int) -> None:
-        """Have runs count that are none of the search.
-
-        Args:
-            baselines: their numbers -> the subset that they ran.
-            since: of the search's own, trials of smaller numbers count for nothing: they began elsewhere.
-        """
+        """Have runs count that are none of the search (number -> the subset that it ran), and none of the search's own
+        of a number below `since`: these began elsewhere."""
         self._baselines, self._since = baselines, since
 
     # ------------------------------------------------------------------------------------------------- reading
@@ -108,12 +98,7 @@ class SearchTrials:
         return self.store.params(configuration_of(self.names(mask), good, bad))
 
     def attributes(self, ask: Ask, suspicion: Sequence[float] = ()) -> JsonObject:
-        """What is written with a trial before it starts.
-
-        Args:
-            ask: the question.
-            suspicion: of each factor, at this time; see `State`.
-        """
+        """What is written with a trial before it starts: the question, and the suspicion of each factor by then."""
         return {
             SUBSET: [self._order[i] for i in bits(ask.subset)],
             "companions": [self._order[i] for i in bits(ask.companions)],
@@ -123,7 +108,7 @@ class SearchTrials:
         }
 
     def begin(self, ask: Ask, suspicion: Sequence[float] = ()) -> FrozenTrial:
-        """Write a trial as begun; see `attributes`."""
+        """Write a trial as begun."""
         return self.store.begin(self.params(ask.subset), self.attributes(ask, suspicion))
 
     def begin_wanted(self, changes: Configuration, reason: str) -> FrozenTrial:
@@ -134,37 +119,17 @@ class SearchTrials:
         return self.store.begin(self.store.params(values), asked)
 
     def finish(self, trial: FrozenTrial, result: TrialResult) -> Outcome:
-        """Write what came out.
-
-        Returns:
-            The verdict. Values of a reader's own are judged as the bad configuration that they replace.
-        """
+        """Write what came out, and return the verdict. Values of a reader's own are judged as the bad configuration
+        that they replace; the first result of all settings is itself the failure under study."""
         mask = self._mask(trial) if SUBSET in trial.user_attrs else self.problem.full
-        outcome = self._verdict(result, mask, self.reference())
+        reference = self.reference() or (result if mask == self.problem.full else None)
+        outcome = self._classify(result, mask, reference) or result.outcome
         self.store.finish(trial.number, result_attributes(result, outcome), outcome, result.intermediate)
         return outcome
 
-    def add(self, ask: Ask, result: TrialResult) -> None:
-        """Write a trial that was run before; one of the same question and purpose that was added already stays."""
-        same = (trial for trial in self.all() if self._mask(trial) == ask.subset)
-        if any(trial.user_attrs.get("added") and purpose_of(trial)[0] is ask.purpose for trial in same):
-            return
-        outcome = self._verdict(result, ask.subset, None if ask.subset == self.problem.full else self.reference())
-        attributes = {**self.attributes(ask), **result_attributes(result, outcome), "added": True}
-        self.store.add(self.params(ask.subset), attributes, outcome)
-
-    def _verdict(self, result: TrialResult, mask: int, reference: TrialResult | None) -> Outcome:
-        """The outcome of a result, which is itself the failure under study where it is the first of all settings."""
-        reference = reference or (result if mask == self.problem.full else None)
-        return self._classify(result, mask, reference) or result.outcome
-
     def show(self, safe: Configuration | None, best: int | None = None) -> None:
-        """Have Optuna's own tools see what they need to agree with the answer; see `Store.show`.
-
-        Args:
-            safe: what is recommended.
-            best: the number of the run that completed it; None: the last of the search that passed with it.
-        """
+        """Have Optuna's own tools see what they need to agree with the answer (see `Store.show`): what is recommended,
+        and the run that completed it (None: the last of the search that passed with it)."""
         ran = {trial.number: values_of(trial, self.store.levels) or {} for trial in self.store.trials()}
         if best is None and safe is not None:
             passed = (one.number for one in self.records() if one.outcome is Outcome.PASS)
@@ -178,9 +143,6 @@ class BisectionSampler(optuna.samplers.BaseSampler):
 
     Optuna's own loop asks it: it suggests one of the two levels of every factor, and stops the study when nothing is
     left to ask. The objective must record the outcome, as `SearchTrials.finish` does.
-
-    Args:
-        trials: of the search, to decide from.
     """
 
     def __init__(self, trials: SearchTrials) -> None:

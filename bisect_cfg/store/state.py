@@ -71,11 +71,7 @@ def _masked(state: JsonObject) -> JsonObject:
 
 
 def read_state(folder: Path) -> State | None:
-    """The state of the study in a folder; None if there is no study.
-
-    Raises:
-        InputError: it cannot be read, or is not ours.
-    """
+    """The state of the study in a folder; None if there is no study. `InputError` where it cannot be read."""
     try:
         return read_schema(folder / STATE_FILE, State, partial(load_json, ours=True))
     except (FileNotFoundError, NotADirectoryError):

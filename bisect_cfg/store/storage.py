@@ -54,11 +54,8 @@ def sqlite_storage(path: Path) -> optuna.storages.RDBStorage:
 
 
 def open_storage(address: str) -> optuna.storages.BaseStorage:
-    """Open (or make) a storage that the user named; other studies may be opening it at the same time.
-
-    Raises:
-        ValueError, ImportError, sqlalchemy.exc.SQLAlchemyError: as Optuna and SQLAlchemy raise them.
-    """
+    """Open (or make) a storage that the user named; other studies may be opening it at the same time. What Optuna and
+    SQLAlchemy raise comes up: ValueError, ImportError, SQLAlchemyError."""
     url, engine = sqlalchemy.engine.make_url(address), JsonObject()
     if url.get_backend_name() == "sqlite":  # no write-ahead log: it may lie on a network disk
         engine = {"connect_args": {"timeout": BUSY_SECONDS}}
@@ -89,16 +86,10 @@ def patiently(make: Callable[[], Made]) -> Made:
     return make()
 
 
-def cannot_open(storage: object, error: Exception, advice: str = "") -> InputError:
-    """What is said of a storage that the driver of its database, whichever that is, could not open.
+CHECK_ADDRESS = "Check its address, that the database can be reached and written, and that its driver is installed."
 
-    Args:
-        storage: its address, or its file.
-        error: of the driver.
-        advice: "": that of an address which the user named.
-    """
+
+def cannot_open(storage: object, error: Exception, advice: str = CHECK_ADDRESS) -> InputError:
+    """What is said of a storage (its address, or its file) that the driver of its database could not open."""
     said = str(error).strip().splitlines() or [type(error).__name__]
-    return InputError(
-        f"The storage {scrub(str(storage))} cannot be opened: {scrub(said[0].rstrip('.'))}.",
-        advice or "Check its address, that the database can be reached and written, and that its driver is installed.",
-    )
+    return InputError(f"The storage {scrub(str(storage))} cannot be opened: {scrub(said[0].rstrip('.'))}.", advice)

@@ -90,14 +90,6 @@ class Store:
         study_name: several bisections may share a storage under different names.
         identity: see `settle`.
 
-    Attributes:
-        study: the Optuna study.
-        storage: where it is; studies beside it may be there.
-        factors: what varies, in the user's order.
-        distributions: factor name -> its distribution.
-        levels: factor name -> its good and its bad value.
-        lost: the trials that a dead process had left running when this store came alive.
-
     Raises:
         StudyMismatch: the study exists and was made for other factors or levels, or for something else.
     """
@@ -113,7 +105,7 @@ class Store:
         self.storage, self.study = _open(storage, study_name)
         self._id = self.storage.get_study_id_from_name(self.study.study_name)
         self._alive = False
-        self.lost: list[FrozenTrial] = []
+        self.lost: list[FrozenTrial] = []  # what a dead process had left running when this store came alive
         self.vary(factors)
         if factors or identity:
             self.settle(identity or {})
@@ -125,10 +117,8 @@ class Store:
         self.distributions = {factor.name: distribution_of(factor) for factor in self.factors}
 
     def settle(self, identity: JsonObject) -> None:
-        """See that what is studied is what was, and write it down if nothing was yet: the search begins.
-
-        Args:
-            identity: what is studied beside the factors (name of a part -> value that JSON can hold).
+        """See that what is studied is what was, and write it down if nothing was yet: the search begins. `identity` is
+        what is studied beside the factors (name of a part -> value that JSON can hold).
 
         Raises:
             StudyMismatch: something differs.
@@ -180,12 +170,7 @@ class Store:
     # ------------------------------------------------------------------------------------------------- writing
 
     def begin(self, params: Configuration, attributes: JsonObject) -> FrozenTrial:
-        """Write a trial as RUNNING, whole, before it starts.
-
-        Args:
-            params: values of factors, see `params`.
-            attributes: what is asked.
-        """
+        """Write a trial as RUNNING, whole, before it starts: the values of its factors, and what is asked."""
         template = self._template(TrialState.RUNNING, None, params, attributes)
         return self.storage.get_trial(self.storage.create_new_trial(self._id, template_trial=template))
 
@@ -194,50 +179,32 @@ class Store:
         for name, value in attributes.items():
             self.storage.set_trial_user_attr(self._of(number), name, value)
 
-    def add(self, params: Configuration, attributes: JsonObject, outcome: Outcome) -> None:
-        """Write a trial that was run before, in one go; see `finish`."""
-        self.study.add_trial(self._template(*state_of(outcome, bool(params)), params, attributes))
-
     def show(self, numbers: Iterable[int], configuration: Callable[[int], Configuration], best: int | None) -> None:
         """Write finished runs once more, for Optuna's own tools; here these trials count for nothing.
 
         Those of the two ends have no parameters, which were not known when they ran: without them it is chance what
-        `optuna.importance` makes of the others. And which run completes what is recommended shows at the end.
-
-        Args:
-            numbers: of the trials.
-            configuration: number -> what that trial ran with.
-            best: the number of that which shall be Optuna's best trial; None: none.
+        `optuna.importance` makes of the others. And which run completes what is recommended shows at the end: `best` is
+        to be Optuna's best trial.
         """
         known = self.storage.get_all_trials(self._id, deepcopy=False)
         shown = {trial.user_attrs[SHOWN] for trial in known if SHOWN in trial.user_attrs}
-        for number in [one for one in dict.fromkeys([*numbers, *([] if best is None else [best])]) if one not in shown]:
+        for number in dict.fromkeys([*numbers, best]):
+            if number is None or number in shown:
+                continue
             state, values = state_of(Outcome(known[number].user_attrs["outcome"]), True)
             if number == best:  # not above any that was recommended before
-                above = [
-                    trial.value for trial in known if trial.system_attrs.get(WORSE) == 0 and trial.value is not None
-                ]
-                values = [min(above or [1.0]) - 1.0]
+                before = [trial.value for trial in known if trial.system_attrs.get(WORSE) == 0]
+                values = [min([value for value in before if value is not None], default=1.0) - 1.0]
             attributes = {"outcome": Void.SHOWN.value, SHOWN: number}
             template = self._template(state, values, self.params(configuration(number)), attributes)
             template.system_attrs = {WORSE: int(number != best)}
             self.study.add_trial(template)
 
     def finish(
-        self,
-        number: int,
-        attributes: JsonObject,
-        outcome: Outcome,
-        intermediate: Mapping[int, float] | None = None,
+        self, number: int, attributes: JsonObject, outcome: Outcome, intermediate: Mapping[int, float] | None = None
     ) -> None:
-        """Write the result of a trial, then its state.
-
-        Args:
-            number: of the trial.
-            attributes: of the result.
-            outcome: of the trial; see `state_of` for its value.
-            intermediate: step -> value; each is a transaction of its own, so of many an even share is written.
-        """
+        """Write the result of a trial, then its state. Of many intermediate values (step -> value) an even share is
+        written."""
         trial_id, told = self._of(number), intermediate or {}
         steps = list(told)
         if len(steps) > MOST_INTERMEDIATE:
@@ -249,9 +216,8 @@ class Store:
             for step in steps:
                 self.storage.set_trial_intermediate_value(trial_id, step, told[step])
             self.storage.set_trial_system_attr(trial_id, WORSE, 1)
-            self.storage.set_trial_state_values(
-                trial_id, *state_of(outcome, bool(self.storage.get_trial(trial_id).params))
-            )
+            state, values = state_of(outcome, bool(self.storage.get_trial(trial_id).params))
+            self.storage.set_trial_state_values(trial_id, state, values)
 
     def void(self, number: int, why: Void) -> None:
         """Close a running trial that has no result; one that has ended meanwhile keeps its own."""

@@ -23,7 +23,6 @@ from threadpoolctl import ThreadpoolController
 
 from bisect_cfg.common.configuration import (
     RECORDED,
-    UNSET,
     Configuration,
     Factor,
     Outcome,
@@ -33,8 +32,6 @@ from bisect_cfg.common.configuration import (
     check_value,
     configuration_of,
     difference,
-    equal,
-    shown,
 )
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.parameters.odds import odds_of
@@ -51,7 +48,7 @@ from bisect_cfg.report.events import (
     TrialFinished,
     TrialStarted,
 )
-from bisect_cfg.runner.function import UNUSABLE, FunctionRunner, TrialFunction, identity_of, result_of_answer
+from bisect_cfg.runner.function import FunctionRunner, TrialFunction, identity_of
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.store.causes import Report
@@ -82,10 +79,6 @@ class Bisection:
         ).run()
         report.causes[0].parameters  # ("bf16",)
         ```
-
-    Attributes:
-        factors: what differs.
-        recorded: the trials of the search, as the store has them.
 
     Args:
         good: the configuration that works, dotted name -> value.
@@ -139,7 +132,12 @@ class Bisection:
         how = (is_valid, isolation, given.timeout, given.deterministic)
         self._runner = runner = trial if runs else FunctionRunner(trial, *how)
         names = tuple(factor.name for factor in self.factors)
-        self._why_not = why_not = _buildable(names, self.good, self.bad, runner)
+
+        @functools.cache
+        def why_not(mask: int) -> str | None:
+            return runner.is_valid(configuration_of([names[i] for i in bits(mask)], self.good, self.bad))
+
+        self._why_not = why_not
         loss, work = given.loss or {}, given.work or {}
         problem = Problem(
             names, lambda mask: why_not(mask) is None, odds_of(names, given.prior), first=given.first,
@@ -223,15 +221,12 @@ class Bisection:
         return report
 
     def ask(self, wanted: Wanted, others: Iterable[str] = ()) -> int:
-        """Run one more trial, of somebody's own choice, and record it.
+        """Run one more trial, of somebody's own choice, and record it; the number of the trial.
 
         Args:
             wanted: names of the settings that are bad, all others good; or values in place of those of the bad
                 configuration.
             others: names that may be given a value although they are in neither configuration.
-
-        Returns:
-            The number of the trial.
 
         Raises:
             InputError: a name that is not known, or a configuration that is not valid.
@@ -239,57 +234,20 @@ class Bisection:
         """
         asked = asked_run(wanted, self.factors, self.good, self.bad, others)
         check_valid(asked, self._runner.is_valid(asked.configuration))
-        trials, reason = self.recorded, REASON
+        trials = self.recorded
         with self._store.alive():
             if asked.subset is None:
-                trial = trials.begin_wanted(asked.changes, reason)
+                trial = trials.begin_wanted(asked.changes, REASON)
             else:
-                trial = trials.begin(Ask(trials.mask_of(asked.subset), 0, Purpose.ASKED, reason))
-            subset = asked.subset or frozenset()
-            isolation = self._isolation
-            begun = isolation.begin(trial, asked.configuration, subset, Purpose.ASKED, reason)
-            try:
-                isolation.run_alone(begun)
-            except BaseException:
-                isolation.close(begun)
-                isolation.running.clear()
-                raise
+                trial = trials.begin(Ask(trials.mask_of(asked.subset), 0, Purpose.ASKED, REASON))
+            self._isolation.run_alone(trial, asked.configuration, asked.subset or frozenset())
         return trial.number
-
-    def add(self, configuration: Configuration, result: object, purpose: str) -> None:
-        """Record a trial that was run before the bisection started; it counts. Repeating the call does nothing.
-
-        Args:
-            configuration: what was run; each factor must have its good or its bad value.
-            result: what came out: whatever `trial` may return.
-            purpose: a `Purpose`, or its value: "bad baseline".
-
-        Raises:
-            TypeError: the result is nothing that `trial` may return.
-            ValueError: a factor has neither of its values, or there is no such purpose.
-        """
-        came = result_of_answer(result)
-        if came.signature == UNUSABLE:
-            raise TypeError(came.message)
-        mask = 0
-        for index, factor in enumerate(self.factors):
-            value = configuration.get(factor.name, UNSET)
-            if equal(value, factor.bad):
-                mask |= 1 << index
-            elif not equal(value, factor.good):
-                raise ValueError(f"{factor.name}={shown(value)} is neither the good nor the bad value")
-        self.recorded.add(Ask(mask, 0, Purpose(purpose)), came)
 
     def details(self) -> dict[int, JsonObject]:
         """By trial number, what the runner kept of it, and the suspicion of each factor when it was asked."""
-        kept = ((trial.number, trial.user_attrs) for trial in self.study.trials)
-        return {
-            number: {
-                **known.get("attributes", {}),
-                **({"suspicion": known["suspicion"]} if "suspicion" in known else {}),
-            }
-            for number, known in kept
-        }
+        every = {trial.number: trial.user_attrs for trial in self.study.get_trials(deepcopy=False)}
+        asked = {n: {"suspicion": known["suspicion"]} for n, known in every.items() if "suspicion" in known}
+        return {n: {**known.get("attributes", {}), **asked.get(n, {})} for n, known in every.items()}
 
     def progress(self) -> Progress:
         """A snapshot for a live view; cheap enough to take after every event."""
@@ -377,15 +335,21 @@ class _Isolation:
 
     def run(self, limits: Limits) -> Conclusion:
         """Run trials until the search concludes, or the budget is spent."""
-        self._limits = limits
+        self._limits, self._conclusion = limits, Conclusion(Status.INCONCLUSIVE)
         with self._engine() as engine:
             run_loop(self, engine)
         return self._conclusion
 
-    def run_alone(self, begun: _Begun) -> None:
-        """Run and record a trial that was begun, and nothing beside it."""
-        with self._engine() as engine:
-            self.record(begun, run_alone(engine, self.asked(begun)))
+    def run_alone(self, trial: FrozenTrial, configuration: Configuration, subset: Subset) -> None:
+        """Run and record a trial that a reader asks for, and nothing beside it."""
+        begun = self._begin(trial, configuration, subset, Purpose.ASKED, REASON)
+        try:
+            with self._engine() as engine:
+                self.record(begun, run_alone(engine, self.asked(begun)))
+        except BaseException:
+            self.close(begun)
+            self.running.clear()
+            raise
 
     def next_action(self) -> _Begun | Action:
         records = self._trials.records()
@@ -405,9 +369,9 @@ class _Isolation:
         trial = self._trials.begin(question, state.suspicion)
         subset = self._trials.names(question.subset)
         configuration = configuration_of(subset, self._good, self._bad)
-        return self.begin(trial, configuration, subset, question.purpose, question.reason)
+        return self._begin(trial, configuration, subset, question.purpose, question.reason)
 
-    def begin(
+    def _begin(
         self, trial: FrozenTrial, configuration: Configuration, subset: Subset, purpose: Purpose, reason: str
     ) -> _Begun:
         """Take a trial that is written as begun among those that run."""
@@ -459,18 +423,6 @@ def _opened(
     storage.vary(factors)
     storage.settle(identity or {})
     return storage
-
-
-def _buildable(
-    names: Sequence[str], good: Configuration, bad: Configuration, runner: Runner
-) -> Callable[[int], str | None]:
-    """Says why a subset cannot be built, None if it can; each is asked once."""
-
-    @functools.cache
-    def reason(mask: int) -> str | None:
-        return runner.is_valid(configuration_of([names[i] for i in bits(mask)], good, bad))
-
-    return reason
 
 
 def _verdict(is_failure: Callable[[TrialResult], bool] | None) -> Classify:

@@ -11,7 +11,6 @@ from tools import slow
 
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.store.encoding import OTHER
-from bisect_cfg.store.interface import TrialResult
 from tests.search.measure import exact, flaky_of, oracle_of
 from tests.search.oracles import Oracle, complaint, draw, missed, solve
 
@@ -139,9 +138,8 @@ def test_what_hides_a_cause_is_named_or_completeness_is_not_claimed_falsely(othe
 def test_trials_that_run_at_once_ask_different_questions() -> None:
     names = [f"x{i}" for i in range(16)]
     good, bad = dict.fromkeys(names, 0), dict.fromkeys(names, 1)
-    bisection = Bisection(good, bad, bool, isolation="none", confirm=1)
-    bisection.add(bad, TrialResult(Outcome.FAIL, "fail"), "bad baseline")
-    bisection.add(good, TrialResult(Outcome.PASS), "good baseline")
+    bisection = Bisection(good, bad, lambda c: c != bad, isolation="none", confirm=1, max_trials=2)
+    bisection.run()  # both ends
     asked = []
     for _ in range(4):  # through the sampler, as Optuna's own loop would
         trial = bisection.study.ask()

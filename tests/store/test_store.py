@@ -105,14 +105,6 @@ def test_runs_of_before_the_search_count_as_what_they_ran(storage) -> None:
     assert store.trials()[earlier].user_attrs[SUBSET] == ["lr"]
 
 
-def test_a_run_that_is_told_twice_is_added_once(storage) -> None:
-    trials = searched(opened(storage))
-    for _ in range(2):
-        trials.add(Ask(0b1111, 0, Purpose.BAD_BASELINE), TrialResult(Outcome.FAIL, "boom"))
-    trials.add(Ask(0b1111, 0, Purpose.BAD_AGAIN), TrialResult(Outcome.FAIL, "boom"))
-    assert [record.purpose for record in trials.records()] == [Purpose.BAD_BASELINE, Purpose.BAD_AGAIN]
-
-
 def test_optuna_is_shown_the_ends_and_what_is_recommended(storage) -> None:
     store = opened(storage)
     other = {**BAD, "lr": 1e-5, "adam_epsilon": 1e-6}
@@ -209,11 +201,11 @@ def _hold_with_a_child(address: str, born, children) -> None:
 
 
 def test_optuna_asks_what_the_tool_asks() -> None:
-    ours = Bisection(GOOD, BAD, bool, isolation="none", confirm=1)
-    theirs = Bisection(GOOD, BAD, bool, isolation="none", confirm=1)
+    ours, theirs = (
+        Bisection(GOOD, BAD, lambda c: c != BAD, isolation="none", confirm=1, max_trials=2) for _ in range(2)
+    )
     for bisection in (ours, theirs):
-        bisection.add(BAD, TrialResult(Outcome.FAIL, "boom"), "bad baseline")
-        bisection.add(GOOD, TrialResult(Outcome.PASS), "good baseline")
+        bisection.run()  # both ends
     trial = theirs.study.ask()
     values = {name: trial.suggest_categorical(name, (GOOD[name], BAD[name], OTHER)) for name in BAD}
     subset = set(theirs.study.trials[trial.number].user_attrs[SUBSET])
