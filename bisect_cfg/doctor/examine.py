@@ -84,16 +84,8 @@ class Diagnosis:
 
 
 def examine(words: Sequence[str] = (), *, python: str | None = None, recorded: Sequence[str] = ()) -> Diagnosis:
-    """Examine an environment, and the configuration of a target if there is one.
-
-    Args:
-        words: a script and its arguments, or a launcher's whole command; empty for the environment alone.
-        python: the interpreter that trains; None for this one.
-        recorded: files with the environments of other machines, judged in place of this one.
-
-    Raises:
-        InputError: about the target or a file.
-    """
+    """Examine an environment, and the configuration of a target (`words`: a script and its arguments, or a launcher's
+    whole command) if there is one. Recorded environments of other machines are judged in place of this one's."""
     files = [read_recorded(path) for path in recorded]
     inspection = _inspected(words, python) if words else None
     ranks = inspection.ranks if inspection else ()
@@ -207,10 +199,7 @@ def _inspected(words: Sequence[str], python: str | None) -> Inspection:
 
 def configuration_of(script: Script) -> JsonObject:
     """The settings that a script has when it comes to its trainer, its own settings too: full name -> value.
-
-    Raises:
-        InputError: it does not come that far.
-    """
+    `InputError` where it does not come that far."""
     inspection = _run(lambda folder: script.written_in(folder).command, script.launcher)
     found = next((rank for rank in inspection.ranks if rank.settings is not None), None)
     if found is not None and found.failure is None:

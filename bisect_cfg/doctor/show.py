@@ -27,16 +27,15 @@ def show(diagnosis: Diagnosis) -> None:
 def render(diagnosis: Diagnosis) -> str:
     """The whole answer, with colours that `click.echo` takes out where nobody sees them."""
     width = min(shutil.get_terminal_size().columns, WIDEST)
-    parts = ["\n".join([*_head(diagnosis, width)])]
+    parts = ["\n".join(_head(diagnosis, width))]
     serious = [finding for finding in diagnosis.findings if finding.level != "note"]
     parts += ["\n".join(_finding(finding, width)) for finding in serious]
     if diagnosis.log:
         parts.append("Its last lines:\n" + "\n".join(f"    {line}" for line in diagnosis.log))
     notes = [finding for finding in diagnosis.findings if finding.level == "note"]
     if notes:
-        parts.append(
-            "\n".join(wrapped(f"Note: {one.title}: {one.why}. Do: {one.cure}", width, "", "      ") for one in notes)
-        )
+        told = (f"Note: {one.title}: {one.why}. Do: {one.cure}" for one in notes)
+        parts.append("\n".join(wrapped(text, width, "", "      ") for text in told))
     parts.append(_verdict(diagnosis, len(serious), width))
     return "\n\n".join(parts)
 
@@ -48,12 +47,8 @@ def _head(diagnosis: Diagnosis, width: int) -> list[str]:
         lines.append(f"{count(len(diagnosis.environments), 'environment')} compared, {count(len(hosts), 'host')}")
     if diagnosis.target:
         known = diagnosis.configuration
-        said = (
-            f"{count(len(known), 'setting')} captured, nothing was trained"
-            if known
-            else "no configuration was captured"
-        )
-        lines.append(f"{diagnosis.target}: {said}")
+        told = f"{count(len(known), 'setting')} captured, nothing was trained" if known else ""
+        lines.append(f"{diagnosis.target}: {told or 'no configuration was captured'}")
     return lines
 
 
@@ -64,7 +59,7 @@ def _finding(finding: Finding, width: int) -> list[str]:
     lines.append(wrapped(finding.why, width, INDENT, INDENT))
     if finding.meaning:
         lines.append(wrapped(finding.meaning, width, INDENT, INDENT))
-    lines.append(wrapped(_capital(finding.cure), width, f"{INDENT}Do: ", f"{INDENT}    "))
+    lines.append(wrapped(finding.cure, width, f"{INDENT}Do: ", f"{INDENT}    "))
     lines.append(INDENT + SOURCES.get(finding.source, finding.source))
     return lines
 
@@ -78,10 +73,3 @@ def _verdict(diagnosis: Diagnosis, serious: int, width: int) -> str:
         good = sum("signal" not in one and "error" not in one for one in diagnosis.probes)
         said += f" GPU probes: {good} of {len(diagnosis.probes)} passed."
     return wrapped(said, width, "", "")
-
-
-def _capital(text: str) -> str:
-    # Only where a sentence begins: a command or a setting stays as it is typed.
-    first = text.split(" ", 1)[0]
-    plain = first.isalpha() and first not in ("pip", "export", "accelerate", "torchrun", "unset")
-    return text[0].upper() + text[1:] if plain else text

@@ -59,17 +59,3 @@ def test_one_process_that_drives_several_gpus() -> None:
     (found,) = findings({0: [model("policy", ("cuda:0", "float32", 3), wrapper="DataParallel")]})
     assert (found.kind, found.issue) == ("data-parallel", "several-gpus-one-process")
     assert "accelerate launch" in found.text and found.source.startswith("https://github.com/")
-
-
-def test_processes_that_differ() -> None:
-    other = [model("policy", ("cuda:1", "float32", 1000))]
-    (found,) = findings({0: [POLICY], 1: other, 2: other})
-    assert found.text == (
-        "The policy differs between the processes: 1,000 numbers in bfloat16 on cuda on rank 0, 1,000 numbers in "
-        "float32 on cuda on rank 1"
-    )
-    assert findings({0: [POLICY], 1: [model("policy", ("cuda:1", "bfloat16", 1000))]}) == []
-    shards = {0: [POLICY], 1: [model("policy", ("cuda:1", "bfloat16", 900))]}
-    assert findings(shards, "FSDP") == [] and [one.kind for one in findings(shards, "MULTI_GPU")] == ["differs"]
-    (lacks,) = findings({0: [POLICY, THERE], 1: [POLICY]})
-    assert lacks.text.endswith("on rank 0, there is none on rank 1")
