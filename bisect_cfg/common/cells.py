@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bisect_cfg.common.files import load_json, read_text
 
@@ -36,30 +36,16 @@ class CellLine(NamedTuple):
 
 
 def code_cells(text: str) -> list[str]:
-    """The code cells of a notebook that are not empty.
-
-    Args:
-        text: of its file: JSON, of format 3 or later (https://nbformat.readthedocs.io/en/latest/format_description.html).
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The code cells of a notebook that are not empty, by the text of its file: JSON, of format 3 or later
+    (https://nbformat.readthedocs.io/en/latest/format_description.html). A ValueError if it is none."""
     try:
-        sources = [_source(cell) for cell in _code_in(load_json(text))]
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        content = load_json(text)
+        sheets = content["worksheets"] if "worksheets" in content else [content]
+        cells = [cell for sheet in sheets for cell in sheet["cells"] if cell["cell_type"] == "code"]
+        sources = ["".join(cell["source"] if "source" in cell else cell["input"]) for cell in cells]
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError("it has no cells as notebooks have") from error
     return [source for source in sources if source.strip()]
-
-
-def _code_in(content: Any) -> list[dict[str, Any]]:
-    sheets = content["worksheets"] if "worksheets" in content else [content]
-    return [cell for sheet in sheets for cell in sheet["cells"] if cell["cell_type"] == "code"]
-
-
-def _source(cell: dict[str, Any]) -> str:
-    return "".join(cell["source"] if "source" in cell else cell["input"])
 
 
 def script_of(notebook: Path, folder: Path) -> Path:
@@ -100,14 +86,8 @@ def cells_in(text: str) -> dict[int, str]:
 
 
 def named(path: str, line: int, function: str, otherwise: Callable[[str], str]) -> str:
-    """A frame of a stack in words: ``train.py:27 in reward``, ``train.ipynb, cell 4, line 3 in reward: y = x``.
-
-    Args:
-        path: of the file.
-        line: number of the line.
-        function: that it is in.
-        otherwise: names a file that is no notebook.
-    """
+    """A frame of a stack in words: ``train.py:27 in reward``, ``train.ipynb, cell 4, line 3 in reward: y = x``; a file
+    that is no notebook is named by `otherwise`."""
     place = place_of(path, line)
     if place is None:
         return f"{otherwise(path)}:{line} in {function}"

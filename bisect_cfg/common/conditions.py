@@ -38,19 +38,8 @@ class Checked:
     holds: bool | None
 
 
-def evaluate(
-    conditions: Conditions,
-    environment: Fingerprint | None = None,
-    configuration: Configuration | None = None,
-) -> list[Checked]:
-    """Judges an entry's conditions one by one.
-
-    Args:
-        conditions: As in a knowledge entry.
-        environment: A `fingerprint`.
-        configuration: Parameter -> value, with or without a namespace (`args.bf16` or `bf16`).
-    """
-    environment = environment or {}
+def evaluate(conditions: Conditions, environment: Fingerprint, configuration: Configuration | None) -> list[Checked]:
+    """Judges an entry's conditions one by one; names of settings may have a namespace (`args.bf16`) or none."""
     settings = with_bare_names(configuration)
     return [*_environment(conditions, environment), *_parameters(conditions.get("parameters", {}), settings)]
 
@@ -130,11 +119,7 @@ _GPU = re.compile(
 
 
 def facts_of(text: str) -> Fingerprint:
-    """What a log tells of its environment: `packages`, `gpus` and `cuda`, as far as it does.
-
-    Args:
-        text: the beginning and the end of the log.
-    """
+    """What a log, its beginning and its end, tells of its environment: `packages`, `gpus` and `cuda`."""
     facts: Fingerprint = {}
     packages = _packages_in(text)
     if packages:

@@ -141,16 +141,8 @@ def shown(value: object) -> str:
 
 
 def check_value(name: str, value: Value, level: int = 0) -> None:
-    """See that a value of a setting can be compared with another one and written down.
-
-    Args:
-        name: of the setting, for the message.
-        value: given by the user; any object that is compared by True and False.
-        level: how many lists and dicts it lies in.
-
-    Raises:
-        TypeError, ValueError: it cannot; the sentence says what to give.
-    """
+    """See that a value of a setting, which lies in so many lists and dicts, can be compared with another and written
+    down: any object that is compared by True and False. A TypeError or ValueError says what to give."""
     if level > DEEPEST:
         raise ValueError(f"{name} contains itself, or lists in lists more than {DEEPEST} levels deep: write it out")
     if isinstance(value, (list, tuple, set, frozenset, Mapping)):

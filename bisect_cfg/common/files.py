@@ -7,13 +7,14 @@ All of it is said as `OSError` (the file) or `ValueError` (its content), whose t
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from functools import cache
 from typing import Any, TypeVar
 
@@ -39,29 +40,15 @@ class Trap(ValueError):
 
 
 def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", largest: int = LARGEST) -> str:
-    """The text of a file that a user named.
-
-    Args:
-        path: of the file; a link to one is followed.
-        encoding: of its text.
-        largest: bytes that it may have.
-
-    Raises:
-        OSError: as `read_bytes` raises it.
-        UnicodeDecodeError: it is no text.
-    """
+    """The text of a file that a user named; see `read_bytes`. Raises UnicodeDecodeError if it is none."""
     return read_bytes(path, largest).decode(encoding)
 
 
 def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
-    """The content of a file that a user named.
-
-    Args:
-        path: of the file; a link to one is followed.
-        largest: bytes that it may have.
+    """The content of a file that a user named, or of what a link to it leads to.
 
     Raises:
-        OSError: it is not there, is no regular file, or too large.
+        OSError: it is not there, is no regular file, or has more than so many bytes.
     """
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe without a writer would be waited for
     with open(handle, "rb") as stream:
@@ -75,45 +62,31 @@ def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
     return content
 
 
+@contextlib.contextmanager
+def _not_too_deep() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+@_not_too_deep()
 def load_json(text: str, ours: bool = False) -> Any:
-    """What a JSON text holds.
-
-    Args:
-        text: of one value.
-        ours: whether the tool wrote it, with names of files in it that are no text (PEP 383).
-
-    Raises:
-        ValueError: it is none, or holds what cannot be used (see the module).
-    """
-    try:
-        return json.loads(text) if ours else _checked(json.loads(text))
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    """What a JSON text holds; names of files in `ours`, which the tool wrote, may be no text (PEP 383)."""
+    return json.loads(text) if ours else _checked(json.loads(text))
 
 
+@_not_too_deep()
 def load_toml(text: str) -> dict[str, Any]:
-    """What a TOML text holds; a date is its text.
-
-    Raises:
-        ValueError: it is none, or holds what cannot be used.
-    """
-    try:
-        content: dict[str, Any] = _checked(json.loads(json.dumps(tomllib.loads(text), default=str)))
-        return content
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    """What a TOML text holds; a date is its text."""
+    content: dict[str, Any] = _checked(json.loads(json.dumps(tomllib.loads(text), default=str)))
+    return content
 
 
+@_not_too_deep()
 def load_yaml(text: str, settings: bool = False) -> Any:
-    """What a YAML text holds, of the kinds that JSON has: a date is its text, and names are texts.
-
-    Args:
-        text: of one document.
-        settings: whether a person wrote it for us: ``1e-6`` is a number, as YAML 1.2 has it, and a name comes once.
-
-    Raises:
-        ValueError: it is none (with the line, if that is known), or holds what cannot be used.
-    """
+    """What a YAML text holds, of the kinds that JSON has: a date is its text, and names are texts. In `settings`, which
+    a person wrote for us, ``1e-6`` is a number, as YAML 1.2 has it, and a name comes once. An error says the line."""
     import yaml
 
     try:
@@ -129,8 +102,6 @@ def load_yaml(text: str, settings: bool = False) -> Any:
         said = getattr(error, "problem", None) or str(error)
         kind = Trap if isinstance(error, yaml.constructor.ConstructorError) else ValueError
         raise kind(f"line {mark.line + 1}: {said}" if mark else said) from None
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
     except (AttributeError, KeyError, TypeError) as error:  # of PyYAML's own: !!bool 5, !!timestamp x
         raise ValueError(f"a value is not what its tag says ({error})") from None
 
@@ -189,16 +160,8 @@ def _checked(value: Any, depth: int = 0) -> Any:
 
 
 def convert(data: Any, schema: type[T], where: str = "") -> T:
-    """Data as a schema has it.
-
-    Args:
-        data: as JSON, YAML or TOML was read.
-        schema: a type of msgspec's.
-        where: the key under which the data stood.
-
-    Raises:
-        ValueError: it is not so; the text names the key.
-    """
+    """Data, as JSON, YAML or TOML was read, as a type of msgspec's has it. A ValueError names the key, from that on
+    under which the data stood (`where`)."""
     try:
         return msgspec.convert(data, schema)
     except msgspec.ValidationError as error:
@@ -208,15 +171,5 @@ def convert(data: Any, schema: type[T], where: str = "") -> T:
 
 
 def read_schema(path: str | os.PathLike[str], schema: type[T], load: Callable[[str], Any] = load_json) -> T:
-    """The content of a file as a schema has it.
-
-    Args:
-        path: of the file.
-        schema: a type of msgspec's.
-        load: reads its format.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: its content is not so.
-    """
+    """The content of a file as a schema has it; `load` reads its format."""
     return convert(load(read_text(path)), schema)

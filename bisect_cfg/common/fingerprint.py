@@ -67,17 +67,8 @@ class Fingerprint(TypedDict, total=False):
 
 
 def fingerprint(python: str | None = None) -> Fingerprint:
-    """What a training process started here would find.
-
-    Args:
-        python: The interpreter that trains; this one if None.
-
-    Returns:
-        `python`, `executable`, `packages` (name -> version), `cuda` (torch's CUDA tag, None for a CPU build),
-        `cublas` (`package`, `version`, `shadowed_by`), `driver`, `gpus` (each `name`, `memory_mb`,
-        `compute_capability`), `variables`, `platform`, `cpus`, `memory_mb`; and `error` where the interpreter
-        could not be asked.
-    """
+    """What a training process started here by an interpreter (None: by this one) would find. There is an `error` in it
+    where the interpreter could not be asked, and its `cuda`, which is torch's tag, is None for a CPU build."""
     result = machine.installed() if python is None else _ask(python)
     return result | machine.machine()
 
@@ -89,14 +80,8 @@ def packages_of(python: str) -> dict[str, str]:
 
 
 def loaded_cublas(python: str | None = None) -> dict[str, str | None] | None:
-    """The cuBLAS that torch really loads (`path`, `version`), asked of a process that imports torch.
-
-    Args:
-        python: The interpreter that trains; this one if None.
-
-    Returns:
-        None if torch loads none, is not there, or does not come up.
-    """
+    """The cuBLAS that torch really loads (`path`, `version`), asked of a process that imports torch; None if it loads
+    none, is not there, or does not come up."""
     try:
         return _run(python or sys.executable, IMPORT_PATIENCE, "cublas")
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):

@@ -36,22 +36,13 @@ def private(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder of a study that only its owner can enter; nothing happens if it is there.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """Make a folder of a study that only its owner can enter; nothing happens if it is there."""
     path.mkdir(FOLDER_MODE, exist_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text, all or nothing; a link or a pipe of that name is replaced, not followed.
-
-    What UTF-8 cannot hold (bytes of a file name) is written as it was.
-
-    Raises:
-        OSError: the folder cannot be written; nothing half-written is left.
-    """
+    """Write a text, all or nothing; a link or a pipe of that name is replaced, not followed. What UTF-8 cannot hold
+    (bytes of a file name) is written as it was. An OSError leaves nothing half-written."""
     temporary = path.with_name(path.name + ".new")
     with _writing:  # of one study one process writes, but perhaps several of its threads
         try:
@@ -67,16 +58,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, data: object, masked: Callable[[Any], object] = mask) -> None:
-    """Write `data` without the secrets in it; what JSON cannot hold is written as its `repr`.
-
-    Args:
-        path: of the file.
-        data: to be written.
-        masked: takes the secrets out of it.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Write `data` without its secrets, which `masked` takes out; what JSON cannot hold is written as its `repr`."""
     plain = masked(json.loads(json.dumps(data, default=repr)))
     write_text(path, json.dumps(plain, indent=1) + "\n")
 

@@ -79,17 +79,9 @@ _NUMBER = re.compile(
 )
 
 
-def split_prefix(line: str) -> tuple[str, str]:
-    """Splits who printed a line (rank, worker; "" if it does not say) from what it says.
-
-    Leading blanks of what it says are kept: in a traceback they carry the structure.
-    """
-    who, _, said = split_all(line)
-    return who, said
-
-
 def split_all(line: str) -> tuple[str, str, str]:
-    """Splits who printed a line, when and where in the code (as far as it says), and what it says."""
+    """Splits who printed a line, when and where in the code (as far as it says), and what it says. Leading blanks of
+    that are kept: in a traceback they carry the structure."""
     who = when = ""
     while line[:1] in _PREFIX_BEGINS:
         match = _WHO.match(line)
@@ -126,7 +118,7 @@ def plain(line: str) -> str:
 
 def clean(line: str) -> str:
     """What the line says: as a terminal shows it, without rank, worker and time, blanks trimmed."""
-    return split_prefix(plain(line).lstrip())[1].strip()
+    return split_all(plain(line).lstrip())[2].strip()
 
 
 def normalise(text: str) -> str:
@@ -138,8 +130,6 @@ def normalise(text: str) -> str:
 
     >>> normalise("[rank1]: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 1 has 79.1 GiB")
     'CUDA out of memory. Tried to allocate <n> GiB. GPU <n> has <n> GiB'
-    >>> normalise("cuda:1 and cuda:0")
-    'cuda:<n> and cuda:<n>'
     """
     lines = [said for said in map(clean, text.split("\n")) if said]
     if not lines:
@@ -157,22 +147,9 @@ def normalise(text: str) -> str:
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> str:
-    """A text in lines of a width, words and names whole.
+    """A text in lines of so many columns, words and names whole: an address or a command is there to be copied.
 
-    Not by rich, which wraps for a console, has one indent for all lines, and folds a word that is longer than a line:
-    an address or a command is there to be copied.
-
-    Args:
-        text: any.
-        width: in columns.
-        first: before the first line.
-        rest: before the others.
+    Not by rich, which wraps for a console, has one indent for all lines, and folds a word that is longer than a line.
     """
-    return textwrap.fill(
-        " ".join(text.split()),
-        width,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    lines = textwrap.TextWrapper(width, first, rest, break_long_words=False, break_on_hyphens=False)
+    return lines.fill(" ".join(text.split()))

@@ -97,12 +97,7 @@ def percent(share: float) -> str:
 
 
 def subset(bad: Collection[str], everything: Sequence[str]) -> str:
-    """Which factors are bad, in the fewest words: ``yours without bf16``, ``only bf16, beta``.
-
-    Args:
-        bad: their names.
-        everything: the names of all factors.
-    """
+    """Which of all factors are bad, in the fewest words: ``yours without bf16``, ``only bf16, beta``."""
     missing = [name for name in everything if name not in bad]
     if not bad:
         return "the good configuration"
@@ -130,11 +125,8 @@ def duration(seconds: float) -> str:
 
 
 def number_of(text: str) -> int | float | None:
-    """The number that a text is, None if it is none. The one place where texts become numbers.
-
-    Raises:
-        InputError: it is NaN, or larger than a number can be. Infinity is taken where it is written out.
-    """
+    """The number that a text is, None if it is none. The one place where texts become numbers. `InputError` where it is
+    NaN, or larger than a number can be; infinity is taken where it is written out."""
     text = re.sub(r"^([-+]?)\.(?=inf|nan)", r"\1", text.strip(), flags=re.IGNORECASE)  # as YAML has it
     try:
         return int(text)

@@ -84,14 +84,8 @@ class Deviation:
 def deviations(
     rows: Sequence[Row], good: Sequence[Row], *, usual: Collection[str] = (), scaler: bool = False
 ) -> list[Deviation]:
-    """What keeps a run from being healthy, most severe first; empty for a healthy one.
-
-    Args:
-        rows: its metrics, in the order of the steps.
-        good: those of the good run.
-        usual: kinds of symptom that the good run shows as well: they are the script's.
-        scaler: whether a gradient scaler is at work (fp16=True).
-    """
+    """What keeps a run from being healthy, most severe first; empty for a healthy one. `usual` are the kinds of symptom
+    that the good run shows as well: they are the script's. With fp16=True a gradient `scaler` is at work."""
     symptoms = [one for one in health.symptoms(rows, ended=True) if one.kind not in usual]
     found = [Deviation(symptom.kind, symptom.text, symptom.step) for symptom in symptoms]
     if any(symptom.kind == "collapse" for symptom in symptoms):

@@ -58,26 +58,15 @@ class LogLine(NamedTuple):
 
 
 class Excerpt(NamedTuple):
-    """What is kept of a log.
+    """What is kept of a log."""
 
-    Attributes:
-        lines: ascending by number, with gaps where nothing was kept.
-        count: how many lines the log has.
-        whole: whether every line was kept.
-    """
-
-    lines: list[LogLine]
-    count: int  # type: ignore[assignment]  # a tuple's own, which nobody needs here
-    whole: bool
+    lines: list[LogLine]  # ascending by number, with gaps where nothing was kept
+    count: int  # type: ignore[assignment]  # of all lines; a tuple's own `count` nobody needs here
+    whole: bool  # whether every line was kept
 
 
 def read_excerpt(stream: BinaryIO, each_block: Callable[[bytes, int], object] | None = None) -> Excerpt:
-    """Reads a log to its end.
-
-    Args:
-        stream: opened in binary mode.
-        each_block: called with every block of whole lines and the number of its first line.
-    """
+    """Read a log to its end; `each_block` is called with each block of whole lines and the number of its first line."""
     kept: list[tuple[int, bytes]] = []  # number of the first line, whole lines
     ring: deque[tuple[int, bytes]] = deque()  # the last blocks
     middle: deque[tuple[int, bytes]] = deque()  # the last spans of what is between

@@ -118,19 +118,15 @@ _PACKAGES = {
 class Signature:
     """What makes two failures the same one.
 
-    Args:
-        kind: `signal`, `exception`, `cuda-assert`, `cuda-error`, `out-of-memory`, `non-finite`, `hang`,
-            `collapse`, `diverged`, `no-gradient`, `dead-reward`, `engine-drifts`, `no-steps`, `no-training`,
-            `unwatched`, `refused`, `invalid` or `exit`.
-        name: Which one of its kind: the signal, the exception's type, the quantity (`parameters`).
-        message: The normalised message, one line.
-        where: The innermost meaningful frame as `module:function`; "" if unknown.
+    Its kind is `signal`, `exception`, `cuda-assert`, `cuda-error`, `out-of-memory`, `non-finite`, `hang`, `collapse`,
+    `diverged`, `no-gradient`, `dead-reward`, `engine-drifts`, `no-steps`, `no-training`, `unwatched`, `refused`,
+    `invalid` or `exit`.
     """
 
     kind: str
-    name: str = ""
-    message: str = ""
-    where: str = ""
+    name: str = ""  # which one of its kind: the signal, the exception's type, the quantity (`parameters`)
+    message: str = ""  # normalised, one line
+    where: str = ""  # the innermost meaningful frame as `module:function`; "" if unknown
 
     def __str__(self) -> str:
         text = self.name or self.kind
@@ -174,10 +170,10 @@ def from_exception(
     """The signature of an exception.
 
     Args:
-        type_name: The exception's type, with or without its module.
+        type_name: with or without its module.
         message: `str(exception)`.
-        frames: File name and function of its traceback, outermost first.
-        log: What the process printed, or the path of a file that has it. A device-side assertion is named only there.
+        frames: file name and function of its traceback, outermost first.
+        log: what the process printed, or the path of a file that has it. A device-side assertion is named only there.
     """
     name = type_name.rpartition(".")[2]
     where = _where(frames)
@@ -196,12 +192,8 @@ def from_exception(
 
 
 def from_exit(returncode: int, log: str | bytes | os.PathLike[str] = "") -> Signature | None:
-    """The signature of a process that ended, None if it ended well.
-
-    Args:
-        returncode: As `subprocess` gives it (negative for a signal) or as a shell does (128 + signal).
-        log: What it printed, or the path of a file that has it.
-    """
+    """The signature of a process that ended, None if it ended well, by its exit code as `subprocess` gives it (negative
+    for a signal) or as a shell does (128 + signal), and what it printed, or the path of a file that has it."""
     if returncode == 0:
         return None
     lines = _excerpt(log)

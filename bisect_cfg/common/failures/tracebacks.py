@@ -34,26 +34,16 @@ _BOX = re.compile(r"^[│┃║|] ?|\s*[│┃║|]$")
 
 @dataclass
 class Traceback:
-    """One printed traceback.
+    """One printed traceback."""
 
-    Attributes:
-        frames: (file, line, function), outermost first.
-        type_name: of the exception; "" if the log ends before it.
-        message: its first line.
-        first, last: numbers of its first and last line.
-        who: the rank or worker that printed it.
-        raised: False where Python only reports it: a logger that could not write, an object's end.
-        chained: whether another exception was raised while this one was handled.
-    """
-
-    frames: list[tuple[str, int, str]] = field(default_factory=list)
-    type_name: str = ""
-    message: str = ""
-    first: int = 0
+    frames: list[tuple[str, int, str]] = field(default_factory=list)  # (file, line, function), outermost first
+    type_name: str = ""  # of the exception; "" if the log ends before it
+    message: str = ""  # its first line
+    first: int = 0  # number of its first line
     last: int = 0
-    who: str = ""
-    raised: bool = True
-    chained: bool = False
+    who: str = ""  # the rank or worker that printed it
+    raised: bool = True  # False where Python only reports it: a logger that could not write, an object's end
+    chained: bool = False  # whether another exception was raised while this one was handled
 
     @property
     def places(self) -> list[tuple[str, str]]:

@@ -27,24 +27,14 @@ def names_it(text: str, name: str) -> bool:
 def odds_of(
     names: Sequence[str], prior: str | Mapping[str, float], failure: str = "", said: str = ""
 ) -> tuple[float, ...]:
-    """The odds of each name: none for "flat" (all are equal), of the table for "risk", else of the mapping.
-
-    Args:
-        names: dotted names.
-        prior: "risk", "flat" or name -> odds; names a mapping leaves out are ordinary.
-        failure: the kind of the failure under study, "" if it is not known; it sharpens "risk".
-        said: its message and the like: settings that it names are likelier, under "risk".
-
-    Raises:
-        ValueError: an unknown prior.
-    """
+    """The odds of each name: none for "flat" (all are equal), of the table for "risk", else of the mapping (1 for names
+    that it leaves out). "risk" is sharpened by the kind of the failure under study, and by what it has said: settings
+    that it names are likelier."""
     if prior == "flat":
         return ()
-    if prior == "risk":
+    if isinstance(prior, str):
         named = {name for name in names if said and names_it(said, name)}
         return tuple(risk_of(name, failure) * (NAMED if name in named else 1.0) for name in names)
-    if isinstance(prior, str):
-        raise ValueError(f"prior must be 'risk', 'flat' or a mapping of names to odds, not {prior!r}")
     return tuple(float(prior.get(name, 1.0)) for name in names)
 
 
