@@ -46,6 +46,12 @@ VALUE_LENGTH = 200
 EDIT_LENGTH = 60
 """Lines of the user's files that are shown whole; of longer ones, what changes."""
 
+LONG_NAME = 24
+"""Characters of the name of a setting that sentences do not repeat."""
+
+BY_HAND = "By hand:"
+"""What cannot be edited is to be written as it stands after this."""
+
 NOT_VARIED_SHOWN, OTHERS_SHOWN, TRIALS_SHOWN = 2, 4, 6
 """So many settings that no trial varied, other remedies, and trials of a remark are named."""
 
@@ -86,12 +92,23 @@ def lines_of(answer: Answer, folder: Path | None = None, program: str = PROGRAM)
     study = None if folder is None else Commands(folder, program)
     lines = [*_background(answer, program), *_outcome(answer, folder)]
     if answer.causes:
-        lines += [*_causes(answer), *_fix(answer, study)]
+        lines += _with_short_names([*_causes(answer), *_fix(answer, study)], answer.guilty)
     if study is not None and answer.causes:
         lines += _how_to_go_on(answer, study)
     if study is not None and (answer.causes or answer.status not in (EMPTY, RUNNING)):
         lines.append(Line("MORE", study.typed("report", "--open"), COMMAND))
     return [line._replace(text=clean(line.text)) for line in lines]
+
+
+def _with_short_names(lines: Iterable[Line], guilty: Iterable[str]) -> Iterator[Line]:
+    """The causes and what to do, where sentences call a setting by the last part of its name if that is much shorter:
+    CAUSE has said the whole of it."""
+    last = {name: name.rpartition(".")[2] for name in guilty}
+    short = {name: one for name, one in last.items() if len(name) > LONG_NAME and [*last.values()].count(one) == 1}
+    names = re.compile("|".join(rf"(?<![\w.]){re.escape(name)}(?![\w.]\w)" for name in short) or "$^")
+    for line in lines:
+        exact = line.kind in (GUILTY, EDIT, COMMAND) or line.label == "FIX" or line.text.startswith(BY_HAND)
+        yield line if exact else line._replace(text=names.sub(lambda match: short[match[0]], line.text))
 
 
 def as_text(lines: Iterable[Line]) -> str:
@@ -400,7 +417,7 @@ def _places(found: Recommendation) -> Iterator[Line]:
             )
         yield Line("", _shown(edit), EDIT)
     for one in found.unplaced:
-        yield Line("", f"By hand: {one.add} ({one.why}).".replace(f"{Path.cwd()}/", ""))
+        yield Line("", f"{BY_HAND} {one.add} ({one.why}).".replace(f"{Path.cwd()}/", ""))
     if not found.edits and not found.unplaced:
         yield Line("", _in_words(found.changes) or "your configuration as it is")
 

@@ -161,7 +161,7 @@ def _exception(events: Sequence[Event], done: int) -> Where:
     started = [one for one in events if isinstance(one, (InstrumentsOn, Update))]
     step = max(started[-1].step, done + 1) if started else None  # an update may be that of the step before
     operation = next((function for path, _, function in reversed(row.frames) if not _BETWEEN.search(path)), "")
-    return _at(_frames(row.frames), step=step, module=row.computing, operation=operation, text=row.beyond or row.type)
+    return _at(_frames(row.frames), step=step, module=row.computing, operation=operation, text=row.beyond)
 
 
 def _signal(stacks: str, native: str, place: LastOperation, done: int) -> Where:

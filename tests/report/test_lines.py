@@ -115,6 +115,19 @@ def test_the_claims_of_a_larger_cause_name_each_setting_once() -> None:
     assert f"passes {passes} (" in as_text(lines_of(replace(ONE, causes=(three,)), FOLDER))
 
 
+def test_sentences_call_a_setting_of_a_long_name_by_its_last_part() -> None:
+    mode, other = "script.reward.functions.simple.mode", "script.reward.functions.simple.window"
+    names, known = (mode, other, "bf16"), CASES["incomplete"].recommendation
+    found = cause(" ".join(names), {name: claim(4, subset=tuple({*names} - {name})) for name in names})
+    known = replace(known, ranges={other: known.ranges["beta"]})
+    text = as_text(lines_of(replace(ONE, causes=(found,), recommendation=known), FOLDER))
+    assert text.count(mode) == text.count(other) == 1, "where CAUSE names it"
+    assert "1/1 with all of them but mode" in text and "        window: no value was tried" in text
+    alike = (mode, "script.reward.functions.other.mode")
+    found = cause(" ".join(alike), {name: claim(4, subset=tuple({*alike} - {name})) for name in alike})
+    assert f"with {mode} alone" in as_text(lines_of(replace(ONE, causes=(found,)), FOLDER))
+
+
 def test_a_range_without_a_run_claims_no_run() -> None:
     known = CASES["incomplete"].recommendation
     settled = replace(known, ranges={"beta": replace(known.ranges["beta"], settled=True)})

@@ -84,9 +84,9 @@ FURTHEST = update(2, parameter="b.weight", relative=3.1)
         # A module whose output overflows.
         ("non-finite", [Overflow(3, "norm (Norm)")], 3, "norm (Norm)", "forward", "", "output is not finite"),
         ("exception", [update(step=2), EXCEPTION], 3, "model.layers.0 (Layer)", "_generate",
-         "trl/x.py:4 in _generate", "RuntimeError"),
+         "trl/x.py:4 in _generate", ""),
         ("exception", [update(step=3), EXCEPTION], 3, "model.layers.0 (Layer)", "_generate",
-         "trl/x.py:4 in _generate", "RuntimeError"),  # after its update, before its end
+         "trl/x.py:4 in _generate", ""),  # after its update, before its end
         ("exception", [update(step=2), replace(EXCEPTION, beyond="index 699, where the last is 511")], 3,
          "model.layers.0 (Layer)", "_generate", "trl/x.py:4 in _generate", "index 699, where the last is 511"),
         # The update that moves furthest.
@@ -97,7 +97,7 @@ FURTHEST = update(2, parameter="b.weight", relative=3.1)
 def test_where_a_failure_happens(kind, events, step, module, what, line, text) -> None:
     found = locate(kind, events, done=2)
     assert (found.step, found.module, found.operation, found.line) == (step, module, what, line)
-    assert text in found.text
+    assert text in found.text and bool(text) == bool(found.text)
 
 
 def test_a_signal_with_everything_known() -> None:
