@@ -42,14 +42,8 @@ class AskedRun:
 def asked_run(
     wanted: Wanted, factors: Sequence[Factor], good: Configuration, bad: Configuration, others: Iterable[str] = ()
 ) -> AskedRun:
-    """What is to be run.
-
-    Args:
-        wanted: see `Wanted`.
-        factors: of the study.
-        good: the whole good configuration.
-        bad: the whole bad one.
-        others: names that may be given a value although they are in neither.
+    """What is to be run, between the whole good and the whole bad configuration of a study; `others` are names that may
+    be given a value although they are in neither.
 
     Raises:
         TypeError, ValueError: it is neither names nor values, or a value is no plain one.
@@ -78,15 +72,7 @@ def asked_run(
 
 
 def check_valid(asked: AskedRun, why: str | None) -> None:
-    """Refuse what cannot be built.
-
-    Args:
-        asked: to be run.
-        why: what its runner says of its configuration; None if it can be built.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """Refuse what cannot be built, by what its runner says of its configuration (None if it can be)."""
     if why is None:
         return
     shown = ", ".join(f"{name}={show(mask(value, name), name)}" for name, value in asked.changes.items())

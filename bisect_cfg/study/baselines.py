@@ -10,8 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from bisect_cfg.common.configuration import Factor, Outcome, Purpose
-from bisect_cfg.common.parameters import parameter
-from bisect_cfg.common.parameters.odds import names_it
+from bisect_cfg.common.parameters import names_it, parameter
 from bisect_cfg.common.words import duration
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, CheckpointOrders, Origin
 from bisect_cfg.runner.plan import PACE_STEPS, Plan

@@ -34,7 +34,7 @@ from bisect_cfg.common.configuration import (
     difference,
 )
 from bisect_cfg.common.json_files import JsonObject
-from bisect_cfg.common.parameters.odds import odds_of
+from bisect_cfg.common.parameters import odds_of
 from bisect_cfg.common.words import count
 from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.kinds import is_runner

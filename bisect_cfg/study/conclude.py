@@ -33,15 +33,8 @@ def cause_of(found: FoundCause, trials: SearchTrials) -> Cause:
 def report_of(
     conclusion: Conclusion, trials: SearchTrials, good: Configuration, bad: Configuration, stopped: str = ""
 ) -> Report:
-    """The whole conclusion.
-
-    Args:
-        conclusion: of the search.
-        trials: it was drawn from.
-        good: the whole configuration, as `trials` knows of factors only.
-        bad: the same.
-        stopped: which limit has ended the search; "" if none did.
-    """
+    """The whole conclusion, between the whole configurations: the trials that it was drawn from know factors only. A
+    limit has `stopped` the search, "" if none did."""
     safe = None if conclusion.safe is None else configuration_of(trials.names(conclusion.safe), good, bad)
     reference = trials.reference()
     rows = tuple(_rows(trials))

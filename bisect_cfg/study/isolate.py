@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from bisect_cfg.common.configuration import Status
 from bisect_cfg.common.json_files import JsonObject
-from bisect_cfg.common.parameters.odds import odds_of
+from bisect_cfg.common.parameters import odds_of
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.remedy.proposals import weight
@@ -25,11 +25,7 @@ FRAMES_READ = 3
 
 
 def isolate(study: Study) -> None:
-    """Search until the causes are known and complete, or the budget is spent.
-
-    Raises:
-        InputError: the storage holds the study of something else.
-    """
+    """Search until the causes are known and complete, or the budget is spent."""
     study.listener.phase("isolate", "")
     bisection = study.bisection = _bisection(study)
     study.listener.isolating(study.settings, bisection.progress)

@@ -70,28 +70,20 @@ class Work(Protocol[Begun, Asked_co, Came_contra]):
     def next_action(self) -> Begun | Action:
         """Decide from the records; where there is room for one more, write the trial that is wanted as begun, and put
         it into `running`."""
-        ...
 
     def asked(self, begun: Begun) -> Asked_co:
         """What the engine is asked for it."""
-        ...
 
     def record(self, begun: Begun, result: Came_contra) -> None:
         """Write what came of it, and take it from `running`."""
-        ...
 
     def close(self, begun: Begun) -> None:
         """Write that it was interrupted, and has no result."""
-        ...
 
 
 def run_loop(work: Work[Begun, Asked, Came], engine: Engine[Asked, Came]) -> None:
-    """Go on until the work is done. What runs then is not needed any more, and is ended.
-
-    Raises:
-        BaseException: what was raised on the way, KeyboardInterrupt above all, once nothing is left running, in fact or
-            on paper.
-    """
+    """Go on until the work is done. What runs then is not needed any more, and is ended. Whatever is raised on the way,
+    KeyboardInterrupt above all, comes up once nothing is left running, in fact or on paper."""
     futures: dict[Future[Came], Begun] = {}
     try:
         while (action := work.next_action()) is not Action.DONE:

@@ -51,14 +51,8 @@ def bisect(
     wanted: Wanted | None = None,
     begun: Callable[[Path], None] = lambda folder: None,
 ) -> Findings:
-    """Find which settings of a script, or of a command, make it fail.
-
-    Args:
-        target: what is run.
-        options: of the user.
-        listener: hears of the phases and runs.
-        wanted: run this one more trial instead.
-        begun: told the folder of the study, before anything runs.
+    """Find which settings of a script, or of a command, make it fail; or run the one more trial that is wanted. `begun`
+    is told the folder of the study, before anything runs.
 
     Raises:
         InputError: something about the input stands in the way.

@@ -39,44 +39,27 @@ Phase = Callable[["Study"], "Status | Phase | None"]
 
 @dataclass
 class Study:
-    """One pass through the phases.
-
-    Attributes:
-        target, options, listener: what is bisected, how, and who hears of it.
-        folder, store: of the study.
-        environment: fingerprint of what trains.
-        state: what the study rests on, and what was decided that no trial can tell.
-        trials: what all trials have in common; a phase that learns more of it sets it there. `begin` makes them.
-        wanted: one more trial that a reader asks for, in place of an answer.
-        notes: sentences for the user, each said once.
-        started: when this pass began, on `time.monotonic`'s clock.
-        good: what the user says of the good configuration.
-        pins: settings that are the same in all runs, and their values.
-        sides: the good sides that are tried where the good configuration fails as well.
-        baselines: finds how trials start.
-        again: further runs of the bad configuration that count.
-        bisection: of the settings; None before the search.
-        answer: what was found so far.
-    """
+    """One pass through the phases."""
 
     target: Target
     options: Options
     listener: Listener
     folder: Path
-    state: State
+    state: State  # what the study rests on, and what was decided that no trial can tell
     store: Store
+    # what all trials have in common; a phase that learns more of it sets it there
     trials: Trials = field(default=None)  # type: ignore[assignment]  # `begin` sets it
-    environment: Fingerprint = field(default_factory=dict)
-    wanted: Wanted | None = None
-    notes: list[str] = field(default_factory=list)
+    environment: Fingerprint = field(default_factory=dict)  # of what trains
+    wanted: Wanted | None = None  # one more trial that a reader asks for, in place of an answer
+    notes: list[str] = field(default_factory=list)  # sentences for the user, each said once
     started: float = field(default_factory=time.monotonic)
-    good: dict[str, Value] = field(default_factory=dict)
-    pins: dict[str, Value] = field(default_factory=dict)
+    good: dict[str, Value] = field(default_factory=dict)  # what the user says of the good configuration
+    pins: dict[str, Value] = field(default_factory=dict)  # settings that are the same in all runs, and their values
     sides: Any = None  # `GoodSides`, whose module imports this one
     baselines: Any = None  # `Baselines`, whose module imports this one
-    again: tuple[Run, ...] = ()
-    bisection: Bisection | None = None
-    answer: Findings = field(init=False)
+    again: tuple[Run, ...] = ()  # further runs of the bad configuration that count
+    bisection: Bisection | None = None  # of the settings; None before the search
+    answer: Findings = field(init=False)  # what was found so far
 
     def __post_init__(self) -> None:
         self.answer = Findings(folder=self.folder, script=self.target)
@@ -142,11 +125,8 @@ class Study:
         return self.before(str(plan.name)) or self.train(plan, limited)
 
     def train(self, plan: Plan, limited: bool = True) -> Run:
-        """Make a run that is none of the search, as a trial of the study.
-
-        Args:
-            plan: its name is the question.
-            limited: whether the limits hold; they do not where a run only adds to an answer that stands.
+        """Make a run that is none of the search, as a trial of the study; the plan's name is the question. No limits
+        hold where a run only adds to an answer that stands.
 
         Raises:
             Spent: it is not made, as a limit is reached, or a run of the reader's choice is all that is wanted.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from bisect_cfg.common.parameters.odds import odds_of
+from bisect_cfg.common.parameters import odds_of
 
 LIMIT = 1000
 """Runs after which a tool is stopped; ten times what the slowest of them needs on most oracles."""

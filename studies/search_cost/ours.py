@@ -7,7 +7,7 @@ from rounds import Setting, by_rounds, outcome_of
 
 from bisect_cfg import Bisection
 from bisect_cfg.common.configuration import Outcome
-from bisect_cfg.common.parameters.odds import odds_of
+from bisect_cfg.common.parameters import odds_of
 from bisect_cfg.store.interface import TrialResult
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from oracles import Answer, Case, Exhausted, Oracle
 
 from bisect_cfg import Outcome
-from bisect_cfg.common.parameters.odds import odds_of
+from bisect_cfg.common.parameters import odds_of
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, next_question
 
 

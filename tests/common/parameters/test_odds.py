@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.common.parameters import table
-from bisect_cfg.common.parameters.odds import names_it, odds_of, risk_of
+from bisect_cfg.common.parameters import names_it, odds_of, risk_of, table
 
 NAMES = (
     "bf16",

@@ -16,8 +16,7 @@ from installed_classes import config_classes
 from packaging.specifiers import SpecifierSet
 
 from bisect_cfg.common import parameters
-from bisect_cfg.common.parameters import address, canonical, every, parameter, spelled, successors, table
-from bisect_cfg.common.parameters.odds import risk_of
+from bisect_cfg.common.parameters import address, canonical, every, parameter, risk_of, spelled, successors, table
 from bisect_cfg.doctor.findings import check
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe import side_effects
@@ -109,10 +108,10 @@ def test_it_is_read_when_it_is_asked_for_and_stands_alone() -> None:
         done = subprocess.run([sys.executable, "-c", code.format(module)], capture_output=True, text=True, check=True)
         return json.loads(done.stdout)
 
-    ours = [name for name in loaded("bisect_cfg.common.parameters.odds") if name.startswith("bisect_cfg")]
-    own = {"configuration", "name", "parameters", "parameters.odds"}
+    ours = [name for name in loaded("bisect_cfg.common.parameters") if name.startswith("bisect_cfg")]
+    own = {"configuration", "name", "parameters"}
     assert set(ours) == {"bisect_cfg", "bisect_cfg.common", *(f"bisect_cfg.common.{name}" for name in own)}
-    assert "yaml" not in loaded("bisect_cfg.common.parameters.odds")
+    assert "yaml" not in loaded("bisect_cfg.common.parameters")
     rooms = {name.split(".")[1] for name in loaded("bisect_cfg.search") if name.startswith("bisect_cfg.")}
     assert rooms <= {"search", "common"}
 
