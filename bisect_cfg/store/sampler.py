@@ -122,10 +122,22 @@ class SearchTrials:
         """Write what came out, and return the verdict. Values of a reader's own are judged as the bad configuration
         that they replace; the first result of all settings is itself the failure under study."""
         mask = self._mask(trial) if SUBSET in trial.user_attrs else self.problem.full
-        reference = self.reference() or (result if mask == self.problem.full else None)
-        outcome = self._classify(result, mask, reference) or result.outcome
+        outcome = self._verdict(result, mask, self.reference())
         self.store.finish(trial.number, result_attributes(result, outcome), outcome, result.intermediate)
         return outcome
+
+    def add(self, ask: Ask, result: TrialResult) -> None:
+        """Write a trial that was run before; one of the same question and purpose that was added already stays."""
+        same = (trial for trial in self.all() if self._mask(trial) == ask.subset)
+        if any(trial.user_attrs.get("added") and purpose_of(trial)[0] is ask.purpose for trial in same):
+            return
+        outcome = self._verdict(result, ask.subset, None if ask.subset == self.problem.full else self.reference())
+        attributes = {**self.attributes(ask), **result_attributes(result, outcome), "added": True}
+        self.store.add(self.params(ask.subset), attributes, outcome)
+
+    def _verdict(self, result: TrialResult, mask: int, reference: TrialResult | None) -> Outcome:
+        reference = reference or (result if mask == self.problem.full else None)
+        return self._classify(result, mask, reference) or result.outcome
 
     def show(self, safe: Configuration | None, best: int | None = None) -> None:
         """Have Optuna's own tools see what they need to agree with the answer (see `Store.show`): what is recommended,

@@ -179,6 +179,10 @@ class Store:
         for name, value in attributes.items():
             self.storage.set_trial_user_attr(self._of(number), name, value)
 
+    def add(self, params: Configuration, attributes: JsonObject, outcome: Outcome) -> None:
+        """Write a trial that was run before, in one go; see `finish`."""
+        self.study.add_trial(self._template(*state_of(outcome, bool(params)), params, attributes))
+
     def show(self, numbers: Iterable[int], configuration: Callable[[int], Configuration], best: int | None) -> None:
         """Write finished runs once more, for Optuna's own tools; here these trials count for nothing.
 

@@ -23,6 +23,7 @@ from threadpoolctl import ThreadpoolController
 
 from bisect_cfg.common.configuration import (
     RECORDED,
+    UNSET,
     Configuration,
     Factor,
     Outcome,
@@ -32,6 +33,8 @@ from bisect_cfg.common.configuration import (
     check_value,
     configuration_of,
     difference,
+    equal,
+    shown,
 )
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.parameters import odds_of
@@ -48,7 +51,7 @@ from bisect_cfg.report.events import (
     TrialFinished,
     TrialStarted,
 )
-from bisect_cfg.runner.function import FunctionRunner, TrialFunction, identity_of
+from bisect_cfg.runner.function import UNUSABLE, FunctionRunner, TrialFunction, identity_of, result_of_answer
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.store.causes import Report
@@ -242,6 +245,30 @@ class Bisection:
                 trial = trials.begin(Ask(trials.mask_of(asked.subset), 0, Purpose.ASKED, REASON))
             self._isolation.run_alone(trial, asked.configuration, asked.subset or frozenset())
         return trial.number
+
+    def add(self, configuration: Configuration, result: object, purpose: str) -> None:
+        """Record a trial that was run before the bisection started; it counts. Repeating the call does nothing.
+
+        Args:
+            configuration: what was run; each factor must have its good or its bad value.
+            result: what came out: whatever `trial` may return.
+            purpose: a `Purpose`, or its value: "bad baseline".
+
+        Raises:
+            TypeError: the result is nothing that `trial` may return.
+            ValueError: a factor has neither of its values, or there is no such purpose.
+        """
+        came = result_of_answer(result)
+        if came.signature == UNUSABLE:
+            raise TypeError(came.message)
+        mask = 0
+        for index, factor in enumerate(self.factors):
+            value = configuration.get(factor.name, UNSET)
+            if equal(value, factor.bad):
+                mask |= 1 << index
+            elif not equal(value, factor.good):
+                raise ValueError(f"{factor.name}={shown(value)} is neither the good nor the bad value")
+        self.recorded.add(Ask(mask, 0, Purpose(purpose)), came)
 
     def details(self) -> dict[int, JsonObject]:
         """By trial number, what the runner kept of it, and the suspicion of each factor when it was asked."""

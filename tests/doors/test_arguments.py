@@ -83,6 +83,8 @@ def test_values_that_cannot_be_compared_or_written(value, error, words) -> None:
     bisection = Bisection(GOOD, BAD, never)
     with pytest.raises(error, match=f"lr in ask.*{words}"):
         bisection.ask({"lr": value})
+    with pytest.raises(ValueError, match="neither the good nor the bad value"):
+        bisection.add({**BAD, "lr": value}, Outcome.FAIL, "search")
     for words_of_command in ({"target": "train.py"}, {"command": ["sort", "{flags}"], "bad": BAD}):
         with pytest.raises(InputError, match=f"x .*{words}"):
             bisect_cfg.bisect(**words_of_command, good={**GOOD, "x": value})
@@ -116,6 +118,13 @@ def test_such_an_answer_comes_out_of_a_child_as_well(tmp_path, answer) -> None:
         Bisection(GOOD, BAD, lambda c: answer if c["bf16"] else True, **parts).run()
     report = Bisection(GOOD, BAD, lambda c: not c["bf16"], **parts).run()
     assert report.causes[0].parameters == ("bf16",) and "unresolved" not in set(report.trials["outcome"])
+
+
+@pytest.mark.parametrize("failed", [Outcome.FAIL, False, np.bool_(False), TrialResult(Outcome.FAIL, "fail")])
+def test_what_is_added_is_what_a_trial_may_return(failed) -> None:
+    bisection = Bisection(GOOD, BAD, lambda c: not c["bf16"], isolation="none")
+    bisection.add(BAD, failed, "bad baseline")
+    assert bisection.run().causes[0].parameters == ("bf16",)
 
 
 @table("arguments, options, words", [

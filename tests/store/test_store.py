@@ -105,6 +105,14 @@ def test_runs_of_before_the_search_count_as_what_they_ran(storage) -> None:
     assert store.trials()[earlier].user_attrs[SUBSET] == ["lr"]
 
 
+def test_a_run_that_is_told_twice_is_added_once(storage) -> None:
+    trials = searched(opened(storage))
+    for _ in range(2):
+        trials.add(Ask(0b1111, 0, Purpose.BAD_BASELINE), TrialResult(Outcome.FAIL, "boom"))
+    trials.add(Ask(0b1111, 0, Purpose.BAD_AGAIN), TrialResult(Outcome.FAIL, "boom"))
+    assert [record.purpose for record in trials.records()] == [Purpose.BAD_BASELINE, Purpose.BAD_AGAIN]
+
+
 def test_optuna_is_shown_the_ends_and_what_is_recommended(storage) -> None:
     store = opened(storage)
     other = {**BAD, "lr": 1e-5, "adam_epsilon": 1e-6}
