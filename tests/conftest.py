@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import toys
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from tools import ForkedTool, Tool
 
 from bisect_cfg.probe.protocol import TrialOrders
@@ -35,9 +35,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 # What lands is decided by the code, not by the day's dice: `.ci/run` draws the same examples each time. Everybody else
-# draws new ones, and `--hypothesis-profile=hunt` many.
-settings.register_profile("landing", derandomize=True, deadline=None)
-settings.register_profile("hunt", max_examples=2_000, deadline=None)
+# draws new ones, and `--hypothesis-profile=hunt` many. None has a time limit: the machine may be busy.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("landing", settings.get_profile("patient"), derandomize=True)
+settings.register_profile("hunt", settings.get_profile("patient"), max_examples=2_000)
+settings.load_profile("patient")
 
 
 TRAINING_FIXTURES = frozenset({"library", "warm", "real_tool", "bisected", "bench"})
