@@ -35,26 +35,81 @@ def kinds(found, ended=True):
     return [(s.kind, s.name) if s.name else s.kind for s in health.symptoms(found, ended)]
 
 
-def test_healthy():
-    assert kinds(rows()) == []
-    assert kinds([]) == []
+OLD = {"entropy": "absent", "frac_reward_zero_std": "absent"}
+"""TRL before 0.19 logs neither."""
+
+# Seen with learning_rate=0.5 in TRL 0.14: beta=0.04 leaves some gradient in a policy that has collapsed.
+PULLING = {
+    **OLD,
+    "reward": [0.75, 0.406, 0.188, 0.125],
+    "reward_std": [0.102, 0.12, 0.072, 0.0],
+    "grad_norm": [0.973, 4.36, 0.729, 0.000448, 3.76e-05, 1.05e-05, 2.52e-06, 7.87e-07, 5.89e-07, 1.84e-07],
+}
+# Seen with learning_rate=0.08 on a 2-layer Qwen2: the entropy stays above 10 %, and all but one step is dead.
+STUMBLING = {"frac_reward_zero_std": [0.0] * 3 + [1.0] * 3 + [0.75] + [1.0], "grad_norm": [1.0] * 3 + [0.0]}
 
 
 @pytest.mark.parametrize(
-    "columns",
+    ("count", "columns", "expected"),
     [
-        {"loss": 0.0},  # one iteration, beta 0: the loss is zero by construction
-        {"grad_norm": 1e6},  # logged before clipping
-        {"learning_rate": [0.0, 1e-6]},  # warmup
-        {"reward": [0.3, "absent", 0.3]},  # completions used again
-        {"entropy": [2.0 - 0.05 * i for i in range(20)]},  # half the entropy in twenty steps: learning
-        {"frac_reward_zero_std": [1.0, 1.0, 0.0, 1.0, 0.0]},  # a sparse reward
-        {"grad_norm": [0.0, 0.0, 1.0]},
-        {"entropy": None, "kl": None},
+        (0, {}, []),
+        (20, {}, []),
+        (20, {"loss": 0.0}, []),  # one iteration, beta 0: the loss is zero by construction
+        (20, {"loss": [0.01, 0.01, 0.01, 1.0]}, []),  # of a run with rewards it says nothing
+        (20, {"grad_norm": 1e6}, []),  # logged before clipping
+        (20, {"learning_rate": [0.0, 1e-6]}, []),  # warmup
+        (20, {"reward": [0.3, "absent", 0.3]}, []),  # completions used again
+        (20, {"entropy": [2.0 - 0.05 * i for i in range(20)]}, []),  # half the entropy in twenty steps: learning
+        (20, {"frac_reward_zero_std": [1.0, 1.0, 0.0, 1.0, 0.0]}, []),  # a sparse reward
+        (20, {"grad_norm": [0.0, 0.0, 1.0]}, []),
+        (20, {"entropy": None, "kl": None}, []),
+        (20, {"loss": "0.1", "reward": True, "kl": None}, []),  # text and booleans are no numbers
+        (12, {"rewards/code/mean": NAN, "rewards/code/std": NAN}, []),  # a reward function that does not apply
+        (20, {"grad_norm": [INF] * 5 + [1.0]}, []),  # a gradient scaler finding its scale
+        (20, {"grad_norm": [NAN] * 7 + [1.0]}, []),
+        (10, {"loss": [0.1] * 8 + [NAN]}, []),  # two in a row, weights finite
+        (2, {"loss": NAN}, [("non-finite", "loss")]),  # throughout
+        (20, {"frac_reward_zero_std": 1.0, "grad_norm": NAN}, [("non-finite", "grad_norm"), "dead-reward"]),
+        (20, {"entropy": [5.5, 5.4, 0.01], "frac_reward_zero_std": 0.2}, []),  # low entropy with a signal
+        # one degenerate batch, and a collapse that recovers later
+        (20, {"entropy": [5.5, 0.01, 5.0, 0.01, 0.01, 5.0], "frac_reward_zero_std": [0, 1, 0, 1, 1, 0]}, []),
+        (20, {"entropy": [5.5, 0.01, 0.01, 0.01, 5.0], "frac_reward_zero_std": [0, 1, 1, 1, 0]}, ["collapse"]),
+        (20, {"entropy": [2.5] * 3 + [2.2], **STUMBLING}, []),  # a sparse reward leaves the entropy where it was
+        (20, {"entropy": [2.5] * 3 + [0.01], "reward": [0.5] * 3 + [0.4]}, ["collapse"]),
+        (20, {"entropy": [2.5] * 3 + [0.01], "reward": [0.5] * 3 + [0.9]}, []),
+        (20, OLD, []),
+        (20, {**OLD, "reward_std": [0.3, 0.2, 0.0], "grad_norm": [1.0, 1.0, 0.0]}, ["collapse"]),
+        (20, {**OLD, "reward_std": [0.3] * 3 + [0.0] * 5 + [0.2], "grad_norm": [1.0] * 3 + [0.0] * 5 + [1.0]}, []),
+        (20, {**OLD, "reward_std": 0.0, "grad_norm": 0.0}, ["dead-reward"]),
+        (10, PULLING, ["collapse"]),
+        (10, {**PULLING, "reward": [0.1, 0.4, 0.8, 1.0]}, []),  # nothing left to learn
+        (10, {**PULLING, "grad_norm": [0.973, 4.36, 0.729, 0.1]}, []),  # the KL term may yet lead it back
+        (health.DEAD_STEPS - 1, {"frac_reward_zero_std": 1.0, "grad_norm": 0.0}, []),
+        (20, {"grad_norm": 0.0}, ["no-gradient"]),
+        # a spread of rounding is none, as eight equal rewards of 0.41 have, each other step; of such a size it is one
+        (8, {"reward": 0.41, "reward_std": [0, 3.2e-8, 0, 6.4e-8], "frac_reward_zero_std": [1, 0, 1, 0]},
+         ["dead-reward"]),
+        (8, {"reward": 0.0, "reward_std": 3e-8}, []),
     ],
-)
-def test_what_is_no_symptom(columns):
-    assert kinds(rows(**columns)) == []
+)  # fmt: skip
+def test_what_rows_show(count, columns, expected):
+    assert kinds(rows(count, **columns)) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "columns", "kind", "step"),
+    [
+        (20, {"grad_norm": INF}, ("non-finite", "grad_norm"), health.NON_FINITE_STREAK),
+        (20, {"entropy": [5.5, 5.4, 3.0, 0.3, 0.01], "frac_reward_zero_std": [0.0, 0.1, 0.5, 1.0]}, "collapse",
+         4 + health.COLLAPSE_STREAK),
+        (20, {"entropy": [2.5] * 3 + [0.6], **STUMBLING}, "collapse", 11),
+        (20, {"frac_reward_zero_std": 1.0, "reward_std": 0.0, "grad_norm": 0.0}, "dead-reward", health.DEAD_STEPS),
+    ],
+)  # fmt: skip
+def test_when_it_is_certain(count, columns, kind, step):
+    found = rows(count, **columns)
+    assert kinds(found) == kinds(found, ended=False) == [kind]
+    assert health.symptoms(found, ended=False)[0].step == step
 
 
 FAILING = [
@@ -89,26 +144,10 @@ def test_a_watch_looks_at_each_row_once(monkeypatch):
     assert watch.symptoms(FAILING[0], False) == health.symptoms(FAILING[0], False)  # of another training
 
 
-def test_grad_scaler_finding_its_scale():
-    assert kinds(rows(grad_norm=[INF] * 5 + [1.0])) == []
-    assert kinds(rows(grad_norm=[NAN] * 7 + [1.0])) == []
-
-
-def test_grad_norm_infinite_for_good():
-    assert kinds(rows(grad_norm=INF)) == [("non-finite", "grad_norm")]
-    assert kinds(rows(grad_norm=INF), ended=False) == [("non-finite", "grad_norm")]
-    assert health.symptoms(rows(grad_norm=INF), ended=False)[0].step == health.NON_FINITE_STREAK
-
-
 def test_nan_at_the_end():
     late = rows(10, loss=[0.1] * 7 + [NAN])
     assert kinds(late) == [("non-finite", "loss")]
     assert kinds(late, ended=False) == []  # it may come back
-    assert kinds(rows(10, loss=[0.1] * 8 + [NAN])) == []  # two in a row, weights finite
-
-
-def test_short_run_that_is_nan_throughout():
-    assert ("non-finite", "loss") in kinds(rows(2, loss=NAN))
 
 
 def test_one_nan_is_a_remark():
@@ -117,25 +156,6 @@ def test_one_nan_is_a_remark():
     (remark,) = health.remarks(found)
     assert remark == health.Symptom("non-finite", "kl", 3, "kl is inf at 1 of 10 steps (first at step 3)")
     assert health.remarks(rows()) == []
-
-
-def test_collapse():
-    found = rows(entropy=[5.5, 5.4, 3.0, 0.3, 0.01], frac_reward_zero_std=[0.0, 0.1, 0.5, 1.0])
-    assert kinds(found) == ["collapse"]
-    assert health.symptoms(found, True)[0].step == 4 + health.COLLAPSE_STREAK
-
-
-def test_low_entropy_with_a_signal_is_no_collapse():
-    assert kinds(rows(entropy=[5.5, 5.4, 0.01], frac_reward_zero_std=0.2)) == []
-
-
-def test_one_degenerate_batch_is_no_collapse():
-    assert kinds(rows(entropy=[5.5, 0.01, 5.0, 0.01, 0.01, 5.0], frac_reward_zero_std=[0, 1, 0, 1, 1, 0])) == []
-
-
-def test_collapse_that_recovers_later_is_still_named():
-    found = rows(entropy=[5.5, 0.01, 0.01, 0.01, 5.0], frac_reward_zero_std=[0.0, 1.0, 1.0, 1.0, 0.0])
-    assert kinds(found) == ["collapse"]
 
 
 SUPERVISED = {name: "absent" for name in ("reward", "reward_std", "frac_reward_zero_std", "kl")}
@@ -158,68 +178,6 @@ SUPERVISED = {name: "absent" for name in ("reward", "reward_std", "frac_reward_z
 def test_runs_without_rewards_are_judged_by_their_loss(columns, expected):
     count = max((len(values) for values in columns.values() if isinstance(values, list)), default=0)
     assert kinds(rows(max(count, 20), **SUPERVISED, **columns)) == expected
-
-
-def test_the_loss_of_a_run_with_rewards_says_nothing():
-    assert kinds(rows(loss=[0.01, 0.01, 0.01, 1.0])) == []
-
-
-def test_old_trl_without_entropy():
-    old = {"entropy": "absent", "frac_reward_zero_std": "absent"}
-    assert kinds(rows(**old)) == []
-    dead = rows(reward_std=[0.3, 0.2, 0.0], grad_norm=[1.0, 1.0, 0.0], **old)
-    assert kinds(dead) == ["collapse"]
-    assert kinds(rows(reward_std=[0.3] * 3 + [0.0] * 5 + [0.2], grad_norm=[1.0] * 3 + [0.0] * 5 + [1.0], **old)) == []
-
-
-def test_old_trl_whose_kl_term_still_pulls():
-    """Seen with learning_rate=0.5 in TRL 0.14: beta=0.04 leaves some gradient in a policy that has collapsed."""
-    gradients = [0.973, 4.36, 0.729, 0.000448, 3.76e-05, 1.05e-05, 2.52e-06, 7.87e-07, 5.89e-07, 1.84e-07]
-    seen = {"reward": [0.75, 0.406, 0.188, 0.125], "reward_std": [0.102, 0.12, 0.072, 0.0], "grad_norm": gradients}
-    old = {"entropy": "absent", "frac_reward_zero_std": "absent"}
-    assert kinds(rows(10, **old, **seen)) == ["collapse"]
-    learnt = {**seen, "reward": [0.1, 0.4, 0.8, 1.0]}
-    assert kinds(rows(10, **old, **learnt)) == [], "nothing left to learn"
-    pulled = {**seen, "grad_norm": [0.973, 4.36, 0.729, 0.1]}
-    assert kinds(rows(10, **old, **pulled)) == [], "the KL term may yet lead it back"
-
-
-def test_old_trl_dead_from_the_start():
-    found = rows(entropy="absent", frac_reward_zero_std="absent", reward_std=0.0, grad_norm=0.0)
-    assert "dead-reward" in kinds(found) and "collapse" not in kinds(found)
-
-
-def test_dead_reward():
-    found = rows(frac_reward_zero_std=1.0, reward_std=0.0, grad_norm=0.0)
-    assert kinds(found) == ["dead-reward"]
-    assert health.symptoms(found, True)[0].step == health.DEAD_STEPS
-    assert kinds(rows(health.DEAD_STEPS - 1, frac_reward_zero_std=1.0, grad_norm=0.0)) == []
-
-
-def test_no_gradient():
-    assert kinds(rows(grad_norm=0.0)) == ["no-gradient"]
-
-
-def test_dead_reward_with_nan_gradient_is_non_finite_first():
-    assert kinds(rows(frac_reward_zero_std=1.0, grad_norm=NAN))[0] == ("non-finite", "grad_norm")
-
-
-def test_text_and_booleans_are_no_numbers():
-    assert kinds(rows(loss="0.1", reward=True, kl=None)) == []
-
-
-def test_a_collapsed_policy_that_stumbles_on():
-    # Seen with learning_rate=0.08 on a 2-layer Qwen2: the entropy stays above 10 %, and all but one step is dead.
-    dead = {"frac_reward_zero_std": [0.0] * 3 + [1.0] * 3 + [0.75] + [1.0], "grad_norm": [1.0] * 3 + [0.0]}
-    (found,) = health.symptoms(rows(entropy=[2.5] * 3 + [0.6], **dead), ended=False)
-    assert found.kind == "collapse" and found.step == 11 and "7 of 8 steps" in found.text
-    # A sparse reward leaves as many dead groups, and the entropy where it was.
-    assert "collapse" not in kinds(rows(entropy=[2.5] * 3 + [2.2], **dead))
-
-
-def test_no_entropy_left_and_a_lower_reward():
-    assert kinds(rows(entropy=[2.5] * 3 + [0.01], reward=[0.5] * 3 + [0.4]), ended=False) == ["collapse"]
-    assert kinds(rows(entropy=[2.5] * 3 + [0.01], reward=[0.5] * 3 + [0.9])) == []
 
 
 def test_a_step_that_gets_slower_is_a_remark():
@@ -279,20 +237,9 @@ def test_of_equal_rewards_it_says_what_is_odd_about_each_function(columns, odd):
     assert bool(then) == bool(odd) and "; " not in then
 
 
-def test_a_spread_of_rounding_is_none():
-    """As eight equal rewards of 0.41 have, each other step."""
-    rounded = rows(8, reward=0.41, reward_std=[0.0, 3.2e-8, 0.0, 6.4e-8], frac_reward_zero_std=[1.0, 0.0, 1.0, 0.0])
-    assert kinds(rounded) == ["dead-reward"]
-    assert kinds(rows(8, reward=0.0, reward_std=3e-8)) == []  # rewards of that size
-
-
 def test_an_engine_that_drifts_is_told_at_the_fifth_step_in_a_row():
     (symptom,) = health.symptoms(FAILING[-1], ended=False)
     assert symptom.step == 10 and symptom.text == "sampling/sampling_logp_difference/mean is 0.2 in 5 steps in a row"
-
-
-def test_a_reward_function_that_does_not_apply_is_no_failure():
-    assert kinds(rows(12, **{"rewards/code/mean": NAN, "rewards/code/std": NAN})) == []
 
 
 def test_a_reward_function_that_is_nan_in_all_steps_is_a_remark():
