@@ -14,19 +14,15 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from functools import cache
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 LARGEST = 64 << 20
 """Bytes of a file that is read whole: a notebook with its pictures, the result of a study of thousands of trials."""
 
 DEEPEST, MOST_VALUES = 60, 200_000
 """How deeply values may be nested, and how many a YAML file may hold once its aliases are written out."""
-
-T = TypeVar("T")
 
 _KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
 _NO_JSON = ("timestamp", "binary", "set", "omap", "pairs")
@@ -157,19 +153,3 @@ def _checked(value: Any, depth: int = 0) -> Any:
     for part in (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ():
         _checked(part, depth + 1)
     return value
-
-
-def convert(data: Any, schema: type[T], where: str = "") -> T:
-    """Data, as JSON, YAML or TOML was read, as a type of msgspec's has it. A ValueError names the key, from that on
-    under which the data stood (`where`)."""
-    try:
-        return msgspec.convert(data, schema)
-    except msgspec.ValidationError as error:
-        said, _, place = str(error).partition(" - at `")
-        key = f"{where}{place.rstrip('`').removeprefix('$')}".strip(".")
-        raise ValueError(f"{key + ': ' if key else ''}{said[:1].lower()}{said[1:]}") from None
-
-
-def read_schema(path: str | os.PathLike[str], schema: type[T], load: Callable[[str], Any] = load_json) -> T:
-    """The content of a file as a schema has it; `load` reads its format."""
-    return convert(load(read_text(path)), schema)

@@ -18,9 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from bisect_cfg.common.cells import SUFFIX
 from bisect_cfg.common.failures.signals import signal_name
-from bisect_cfg.common.files import convert, load_json, read_text
+from bisect_cfg.common.files import load_json, read_text
 from bisect_cfg.common.fingerprint import Fingerprint, fingerprint, loaded_cublas, with_loaded_cublas
 from bisect_cfg.common.json_files import JsonObject, strict, write_json
 from bisect_cfg.common.parameters.comparing import plain
@@ -126,8 +128,8 @@ def read_recorded(path: str) -> tuple[Fingerprint, JsonObject | None]:
     if not isinstance(environment, dict) or not {"packages", "gpus", "cublas", "python"} & set(environment):
         raise InputError(f"{path} holds no environment.", RECORDED)
     try:
-        convert(environment, Fingerprint)
-    except ValueError as error:
+        msgspec.convert(environment, Fingerprint)
+    except msgspec.ValidationError as error:
         raise InputError(f"{path}: the environment is not as doctor --json writes it: {error}.", RECORDED) from None
     environment |= {"rank": environment.get("rank", Path(path).stem), "host": environment.get("host", path)}
     configuration = content.get("configuration") if "environment" in content else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bisect_cfg.common.configuration import equal
 from bisect_cfg.remedy.proposals import guessed, price
-from bisect_cfg.remedy.remedy import Aim, Attempt, Proposal, Ran, Remedy, RemedyStatus, Terms, follow
+from bisect_cfg.remedy.remedy import Aim, Attempt, Ran, Remedy, RemedyStatus, Terms, follow
 
 MOST_REMEDIES = 4
 """So many verified remedies are enough to choose from, unless more are asked for: each is a few long runs. Fewer were
@@ -21,27 +21,6 @@ too few where several values of one setting come first (fp16 weights: fp32, bf16
 
 FORESEEN = 60
 """Runs after which nobody looks further ahead."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What looking for safe values may cost."""
-
-    seconds: float  # of trials, for all remedies after the first
-    pace: float  # seconds of a step, as long as no run of this phase tells
-    remedies: int | None = None  # verify so many, whatever it costs; None: one, and others within `seconds`
-    workers: int = 1  # runs at once
-
-
-@dataclass(frozen=True)
-class Given:
-    """What safe values are looked for with."""
-
-    terms: Terms
-    proposals: Sequence[Proposal]
-    budget: Budget
-    known: Sequence[Ran] = ()  # runs of the search that say something of them
-    keep: Collection[str] = ()  # names the user would rather not change
 
 
 @dataclass(frozen=True)
@@ -61,30 +40,30 @@ class Left:
     seconds: tuple[float, float]
 
 
-def look(given: Given, runs: Sequence[Ran], running: Sequence[Attempt] = ()) -> Look:
+def look(terms: Terms, runs: Sequence[Ran], running: Sequence[Attempt] = ()) -> Look:
     """How things stand after some runs of this phase, while others are `running`."""
-    budget = given.budget
-    followed = [follow(given.terms, proposal, [*given.known, *runs]) for proposal in given.proposals]
+    wishes = terms.wishes
+    followed = [follow(terms, proposal, [*terms.known, *runs]) for proposal in terms.proposals]
     kept: list[tuple[Remedy, tuple[Attempt, ...]]] = []
-    for one in sorted(followed, key=lambda one: _price(one[0], given.keep)):
+    for one in sorted(followed, key=lambda one: _price(one[0], wishes.keep)):
         if not any(_same(one[0], other) for other, _ in kept):  # two that come to the same values are one remedy
             kept.append(one)
     remedies = [one[0] for one in followed if any(one is other for other in kept)]
     verified = sum(remedy.status is RemedyStatus.VERIFIED for remedy in remedies)
 
-    pace, asked = _pace(runs, budget), {attempt.key for attempt in running}
+    pace, asked = _pace(runs, terms), {attempt.key for attempt in running}
     planned = sum(ran.seconds for ran in runs) + pace * sum(attempt.steps for attempt in running)
     wanted: list[Attempt] = []
     for remedy, missing in kept:
         if not missing:
             continue
         left = [attempt for attempt in missing if attempt.key not in asked]
-        cost = pace * _steps_left(given.terms, remedy, left)
-        affordable = planned + cost <= budget.seconds
-        if verified < (budget.remedies or 1):
-            if wanted and (budget.workers == 1 or (budget.remedies is None and not affordable)):
+        cost = pace * _steps_left(terms, remedy, left)
+        affordable = planned + cost <= terms.seconds
+        if verified < (wishes.remedies or 1):
+            if wanted and (wishes.jobs == 1 or (wishes.remedies is None and not affordable)):
                 break  # the next one has its turn once this one is verified, or cannot be
-        elif budget.remedies is not None or verified >= MOST_REMEDIES:
+        elif wishes.remedies is not None or verified >= MOST_REMEDIES:
             break
         elif not affordable:
             continue
@@ -93,18 +72,18 @@ def look(given: Given, runs: Sequence[Ran], running: Sequence[Attempt] = ()) -> 
     return Look(remedies, wanted, [attempt for _, missing in followed for attempt in missing])
 
 
-def left(given: Given, runs: Sequence[Ran]) -> Left:
+def left(terms: Terms, runs: Sequence[Ran]) -> Left:
     """What is still to be run, if every value up to bad trains and if none between does: the rest is played for both.
     A threshold between them costs about as much; a verification that is not healthy makes it longer."""
     found = []
     for healthy in (True, False):
         played = list(runs)
-        while len(played) - len(runs) < FORESEEN and (wanted := look(given, played).wanted):
+        while len(played) - len(runs) < FORESEEN and (wanted := look(terms, played).wanted):
             one = wanted[0]
-            seconds = _pace(played, given.budget) * one.steps
+            seconds = _pace(played, terms) * one.steps
             fine = healthy or one.aim is not Aim.RANGE
             played.append(Ran(one.configuration, one.seed, one.steps, fine, -len(played), seconds=seconds))
-        seconds = sum(ran.seconds for ran in played[len(runs) :]) / given.budget.workers
+        seconds = sum(ran.seconds for ran in played[len(runs) :]) / terms.wishes.jobs
         found.append((len(played) - len(runs), seconds))
     counts, times = zip(*found, strict=True)
     return Left((min(counts), max(counts)), (min(times), max(times)))
@@ -124,10 +103,10 @@ def _same(left: Remedy, right: Remedy) -> bool:
     return all(equal(value, right.changes[name]) for name, value in left.changes.items())
 
 
-def _pace(runs: Sequence[Ran], budget: Budget) -> float:
+def _pace(runs: Sequence[Ran], terms: Terms) -> float:
     """Seconds of a step, the start of a run included."""
     told = [ran for ran in runs if ran.healthy and ran.seconds and ran.steps]
-    return sum(ran.seconds for ran in told) / sum(ran.steps for ran in told) if told else budget.pace
+    return sum(ran.seconds for ran in told) / sum(ran.steps for ran in told) if told else terms.pace
 
 
 def _steps_left(terms: Terms, remedy: Remedy, missing: Sequence[Attempt]) -> int:
@@ -139,5 +118,5 @@ def _steps_left(terms: Terms, remedy: Remedy, missing: Sequence[Attempt]) -> int
     configuration = {**terms.bad, **remedy.changes}
     open_ones = [moving for moving in remedy.proposal.ranges if moving.name in remedy.open_ranges]
     searches = sum(math.ceil(math.log2(max(2, len(moving.values) - 1))) for moving in open_ones)
-    verification = terms.verify_seeds * terms.steps_for(configuration, terms.verify_steps)
+    verification = terms.wishes.verify_seeds * terms.steps_for(configuration, terms.verify_steps)
     return steps + searches * terms.steps_for(configuration, terms.horizon) + verification

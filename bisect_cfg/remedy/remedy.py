@@ -14,7 +14,7 @@ Resuming, other margins and other seeds are the same thing as going on.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -181,6 +181,18 @@ class Remedy:
 
 
 @dataclass(frozen=True)
+class Wishes:
+    """What the user may say about safe values; see `bisect-cfg recommend --help`."""
+
+    margin: float = MARGIN
+    verify_steps: int | None = None
+    verify_seeds: int = 3
+    remedies: int | None = None  # verify so many, whatever it costs; None: one, and others within `Terms.seconds`
+    keep: Collection[str] = ()  # names they would rather not change
+    jobs: int = 1  # runs at once
+
+
+@dataclass(frozen=True)
 class Terms:
     """What does not change while the remedies are followed."""
 
@@ -188,10 +200,13 @@ class Terms:
     steps_for: Callable[[Configuration, int], int]  # (configuration, steps wanted) -> to meet the full learning rate
     horizon: int  # steps of a trial
     verify_steps: int
-    verify_seeds: int = 3
+    wishes: Wishes = Wishes()
     is_valid: Callable[[Configuration], bool] = lambda configuration: True  # whether the library can build it
-    margin: float = MARGIN
     rate: float = 1.0  # how often the failure under study has shown where it could
+    proposals: Sequence[Proposal] = ()
+    known: Sequence[Ran] = ()  # runs of the search that say something of them
+    seconds: float = 0.0  # of trials, for all remedies after the first
+    pace: float = 0.0  # seconds of a step, as long as no run of this phase tells
 
 
 def follow(terms: Terms, proposal: Proposal, runs: Sequence[Ran]) -> tuple[Remedy, tuple[Attempt, ...]]:
@@ -316,7 +331,7 @@ class _Walk:
             shown = next((ran.text for ran in reversed(made) if not ran.healthy), "")
             ends = moving.good, moving.bad, moving.values[low], moving.values[high]
             self.ranges.append(SafeRange(moving.name, *ends, high - low <= 1, numbers, shown))
-        farthest = moving.back(moving.values[low], self.terms.margin, FARTHEST_MARGIN)
+        farthest = moving.back(moving.values[low], self.terms.wishes.margin, FARTHEST_MARGIN)
         self.changes[moving.name] = self._valid(moving, farthest)
 
     def _valid(self, moving: SearchRange, value: float) -> float:
@@ -331,7 +346,7 @@ class _Walk:
         """The runs that verified it, or the one for which it had to be given up."""
         reason = "is the whole configuration healthy, over a longer run?"
         while True:
-            runs = self.ask(self.configuration(), range(self.terms.verify_seeds), Aim.VERIFY, reason)
+            runs = self.ask(self.configuration(), range(self.terms.wishes.verify_seeds), Aim.VERIFY, reason)
             failed = next((ran for ran in runs if not ran.healthy), None)
             if failed is None:
                 return runs, None

@@ -14,10 +14,9 @@ from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Val
 from bisect_cfg.common.parameters import canonical, parameter
 from bisect_cfg.common.parameters.comparing import plain
 from bisect_cfg.remedy.alternatives import Alternative, alternatives_for
-from bisect_cfg.remedy.order import Budget, Given
 from bisect_cfg.remedy.proposals import Proven, proposals_for
 from bisect_cfg.remedy.ranges import SearchRange, search_range_of
-from bisect_cfg.remedy.remedy import Aim, Attempt, Proposal, Ran, Terms, key_of
+from bisect_cfg.remedy.remedy import Aim, Attempt, Proposal, Ran, Terms, Wishes, key_of
 from bisect_cfg.remedy.schedule import Prefix, left_out, prefix_for, reached_full_rate, total_steps, warmup_of
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import Trials
@@ -39,19 +38,6 @@ DEFAULT_SEED = 42
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the user may say about this phase; see `bisect-cfg recommend --help`."""
-
-    margin: float
-    verify_steps: int | None
-    verify_seeds: int
-    remedies: int | None  # verify so many remedies; None: one, and others for as long as the isolation took
-    keep: tuple[str, ...]
-    jobs: int
-    cures: tuple[Alternative, ...]  # of the known failure that this is
-
-
-@dataclass(frozen=True)
 class Health:
     """Whether a run was healthy, and if not, since when and why."""
 
@@ -64,18 +50,19 @@ class Health:
 
 
 class Isolated:
-    """A target whose failure is isolated.
+    """A target whose failure is isolated. Healthy is measured against its good run; the `cures` are those of the known
+    failure that it is."""
 
-    Args:
-        trials: of the study, with their settings and horizon known.
-        report: of the bisection; its status is "isolated".
-        bad_run: the reproduction.
-        good_run: the good baseline, which healthy is measured against.
-        wishes: of the user.
-    """
-
-    def __init__(self, trials: Trials, report: Report, bad_run: Run, good_run: Run, wishes: Wishes) -> None:
-        self._trials, self._wishes, self._good_run = trials, wishes, good_run
+    def __init__(
+        self,
+        trials: Trials,
+        report: Report,
+        bad_run: Run,
+        good_run: Run,
+        wishes: Wishes,
+        cures: Sequence[Alternative] = (),
+    ) -> None:
+        self._trials, self._wishes, self._good_run, self._cures = trials, wishes, good_run, cures
         # What somebody asked besides is no part of it, and may have had values that no factor tells.
         self._report = replace(report, rows=tuple(row for row in report.rows if row.purpose is not Purpose.ASKED))
         settings = self._settings = trials.settings
@@ -93,26 +80,25 @@ class Isolated:
 
     # ---------------------------------------------------------------------------------------- where to begin
 
-    def given(self) -> Given:
+    def terms(self) -> Terms:
         """All that is known before the first run."""
         report, wishes = self._report, self._wishes
         offers = [self._alternatives(cause) for cause in report.causes]
         proposals = proposals_for(self._proven(), self._range, offers, wishes.keep, self._identity)
-        terms = Terms(
+        return Terms(
             self._settings.bad,
             lambda configuration, steps: self.prefix(configuration, steps).steps,
             self._horizon,
             self._verify_steps,
-            wishes.verify_seeds,
+            wishes,
             lambda configuration: self._trials.is_valid(configuration) is None,
-            wishes.margin,
             1.0 if report.reproduction_rate is None else report.reproduction_rate,
+            proposals,
+            self._known(proposals),
+            # The first run of all is left out, which is cold and waits for imports.
+            sum(row.seconds for row in report.rows if row.purpose is not Purpose.BAD_BASELINE),
+            self._good_run.seen.seconds / max(1, self._length(self._good_run)),
         )
-        # The first run of all is left out, which is cold and waits for imports.
-        isolating = sum(row.seconds for row in report.rows if row.purpose is not Purpose.BAD_BASELINE)
-        pace = self._good_run.seen.seconds / max(1, self._length(self._good_run))
-        budget = Budget(isolating, pace, wishes.remedies, wishes.jobs)
-        return Given(terms, proposals, budget, self._known(proposals), wishes.keep)
 
     def _proven(self) -> Proven:
         """What the search has shown. One that stopped at the first cause has tested no correction; what it knows to
@@ -167,7 +153,7 @@ class Isolated:
     def _alternatives(self, cause: Cause) -> list[Alternative]:
         """Known alternatives that this target can be given and its library accepts; of a command only versions are
         known, all others are of training configs."""
-        kept, fields, bad = list(self._wishes.cures), self._types, self._settings.bad
+        kept, fields, bad = list(self._cures), self._types, self._settings.bad
         if not fields:
             return kept
         loads = not {"load", "modelcfg"}.isdisjoint(self._settings.capture.others)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Annotated, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 import msgspec
 
-from bisect_cfg.common.files import load_json, read_schema
+from bisect_cfg.common.files import load_json, read_text
 from bisect_cfg.common.json_files import JsonObject, write_json
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask
@@ -16,7 +15,7 @@ from bisect_cfg.probe.redact import mask
 STATE_FILE, EARLIER_FILE = "state.json", "study.json"
 """The file in the study folder, and what versions before 2026-12 wrote in its place."""
 
-Hashes = dict[Annotated[str, msgspec.Meta(min_length=1)], str]
+Hashes = dict[str, str]
 """Path of a file -> hash of its content."""
 
 TABLES = ("read", "libraries")
@@ -73,7 +72,7 @@ def _masked(state: JsonObject) -> JsonObject:
 def read_state(folder: Path) -> State | None:
     """The state of the study in a folder; None if there is no study. `InputError` where it cannot be read."""
     try:
-        return read_schema(folder / STATE_FILE, State, partial(load_json, ours=True))
+        return msgspec.convert(load_json(read_text(folder / STATE_FILE), ours=True), State)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:

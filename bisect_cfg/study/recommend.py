@@ -17,10 +17,10 @@ from optuna.trial import FrozenTrial
 from bisect_cfg.common.configuration import Outcome, Purpose, Status
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.redact import mask
-from bisect_cfg.remedy.order import Given, Look, left, look
+from bisect_cfg.remedy.order import Look, left, look
 from bisect_cfg.remedy.proposals import Safe, ranked
-from bisect_cfg.remedy.remedy import MOST_ASKED, Aim, Attempt, Ran, RemedyStatus
-from bisect_cfg.remedy.terms import Health, Isolated, Wishes
+from bisect_cfg.remedy.remedy import MOST_ASKED, Aim, Attempt, Ran, RemedyStatus, Wishes
+from bisect_cfg.remedy.terms import Health, Isolated
 from bisect_cfg.report.sentences import unhealthy
 from bisect_cfg.runner.environments import CannotBuild
 from bisect_cfg.runner.plan import Plan, Result, StopRule
@@ -43,17 +43,13 @@ def recommend(study: Study) -> None:
     if not options.recommend or report.status != Status.ISOLATED:
         return
     wishes = Wishes(
-        margin=options.margin,
-        verify_steps=options.verify_steps,
-        verify_seeds=options.verify_seeds,
-        remedies=options.remedies,
-        keep=options.keep,
-        jobs=study.trials.engine.slots,
-        cures=cures_of(study, answer.known and answer.known.entry),
-    )
+        options.margin, options.verify_steps, options.verify_seeds, options.remedies, options.keep,
+        study.trials.engine.slots,
+    )  # fmt: skip
+    cures = cures_of(study, answer.known and answer.known.entry)
     study.listener.phase("safe values", "looking for safe values")
-    isolated = Isolated(study.trials, report, answer.bad_run, answer.good_run, wishes)
-    work = _Work(study, isolated, isolated.given())
+    isolated = Isolated(study.trials, report, answer.bad_run, answer.good_run, wishes, cures)
+    work = _Work(study, isolated)
     run_loop(work, study.trials.engine)
     safe = work.answer()
     best = {**study.settings.bad, **safe.best.changes} if safe.best else None
@@ -114,9 +110,9 @@ class _Begun:
 class _Work:
     """What the loop works off: run until every remedy is settled, or the budget is spent."""
 
-    def __init__(self, study: Study, isolated: Isolated, given: Given) -> None:
+    def __init__(self, study: Study, isolated: Isolated) -> None:
         self._study, self._options, self._store = study, study.options, study.store
-        self._isolated, self._given = isolated, given
+        self._isolated, self._terms = isolated, isolated.terms()
         self.running: list[_Begun] = []
 
     def _runs(self) -> list[Ran]:
@@ -129,7 +125,7 @@ class _Work:
         if len(self.running) >= self._study.trials.engine.slots:
             return Action.WAIT
         attempt, listener = found.wanted[0], self._study.listener
-        listener.safe_runs_left(left(self._given, self._runs()))
+        listener.safe_runs_left(left(self._terms, self._runs()))
         mode = str(self._isolated.prefix(attempt.configuration, attempt.steps))
         begun = _Begun(begin(self._store, attempt, mode), attempt)
         self.running.append(begun)
@@ -138,7 +134,7 @@ class _Work:
 
     def _look(self) -> Look:
         """How things stand; a run that can change nothing any more is ended."""
-        found = look(self._given, self._runs(), [begun.attempt for begun in self.running])
+        found = look(self._terms, self._runs(), [begun.attempt for begun in self.running])
         still = {attempt.key for attempt in found.open}
         for begun in self.running:
             if begun.attempt.aim is Aim.VERIFY and begun.attempt.key not in still:
@@ -191,7 +187,7 @@ class _Work:
         best = next((remedy for remedy in rank if remedy.status is not RemedyStatus.REJECTED), None)
         prefix = None
         if best is not None:
-            terms = self._given.terms
+            terms = self._terms
             wanted = isolated.prefix({**terms.bad, **best.changes}, terms.verify_steps)
             prefix = replace(wanted, steps=best.steps)
         return Safe(

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.common.configuration import Configuration
-from bisect_cfg.remedy.order import MOST_REMEDIES, Budget, Given, left, look
+from bisect_cfg.remedy.order import MOST_REMEDIES, left, look
 from bisect_cfg.remedy.proposals import loss, ranked
 from bisect_cfg.remedy.ranges import search_range_of
-from bisect_cfg.remedy.remedy import Attempt, Proposal, Ran, Remedy, Terms
+from bisect_cfg.remedy.remedy import Attempt, Proposal, Ran, Remedy, Terms, Wishes
 
 BAD = {"learning_rate": 1e-2, "model.dtype": "fp16", "optim": "plain", "epsilon": 0.0}
 OPTIM = Proposal({"optim": "fused"}, (), "why", "s", ("optim",), 0)
@@ -27,11 +27,10 @@ ONE = 3 * 40 * SECOND
 """Seconds of a verification."""
 
 
-NONE = Budget(0.0, SECOND)
-
-
-def case(budget: Budget = NONE, proposals: Sequence[Proposal] = ALL) -> Given:
-    return Given(Terms(BAD, lambda _, steps: steps, 10, 40), proposals, budget)
+def case(seconds: float = 0.0, proposals: Sequence[Proposal] = ALL, **wishes: int | None) -> Terms:
+    return Terms(
+        BAD, lambda _, steps: steps, 10, 40, Wishes(**wishes), proposals=proposals, seconds=seconds, pace=SECOND
+    )
 
 
 class World:
@@ -52,9 +51,9 @@ class World:
     def seconds(self) -> float:
         return sum(ran.seconds for ran in self.runs)
 
-    def finish(self, given: Given) -> list[Remedy]:
+    def finish(self, terms: Terms) -> list[Remedy]:
         for _ in range(300):
-            found = look(given, self.runs)
+            found = look(terms, self.runs)
             if not found.wanted:
                 return ranked(found.remedies)
             self.train(found.wanted[0])
@@ -70,17 +69,17 @@ def changed(configuration: Configuration) -> str:
 
 
 @pytest.mark.parametrize(
-    ("budget", "statuses", "names"),
+    ("seconds", "wanted", "statuses", "names"),
     [
-        (NONE, ["verified", "open", "open", "open"], ["optim"]),
-        (Budget(2.5 * ONE, SECOND), ["verified", "verified", "open", "open"], ["optim", "epsilon"]),
-        (Budget(0.0, SECOND, remedies=3), ["verified"] * 3 + ["open"], ["optim", "epsilon", "learning_rate"]),
-        (Budget(0.0, SECOND, remedies=9), ["verified"] * 4, ["optim", "epsilon", "learning_rate", "model.dtype"]),
+        (0.0, None, ["verified", "open", "open", "open"], ["optim"]),
+        (2.5 * ONE, None, ["verified", "verified", "open", "open"], ["optim", "epsilon"]),
+        (0.0, 3, ["verified"] * 3 + ["open"], ["optim", "epsilon", "learning_rate"]),
+        (0.0, 9, ["verified"] * 4, ["optim", "epsilon", "learning_rate", "model.dtype"]),
     ],
 )
-def test_one_remedy_is_verified_and_others_as_budget_or_wish_allow(budget, statuses, names):
+def test_one_remedy_is_verified_and_others_as_budget_or_wish_allow(seconds, wanted, statuses, names):
     world = World()
-    remedies = world.finish(case(budget))
+    remedies = world.finish(case(seconds, remedies=wanted))
     assert [remedy.status for remedy in remedies] == statuses
     assert world.changed() == names
     assert [remedy.tried for remedy in remedies] == [status == "verified" for status in statuses]
@@ -88,7 +87,7 @@ def test_one_remedy_is_verified_and_others_as_budget_or_wish_allow(budget, statu
 
 def test_no_budget_verifies_more_than_anyone_reads():
     proposals = [Proposal({"epsilon": 1e-6 * 2**k}, (), "why", "s", (), k) for k in range(9)]
-    remedies = World().finish(case(Budget(1e9, SECOND), proposals))
+    remedies = World().finish(case(1e9, proposals))
     assert [remedy.status for remedy in remedies].count("verified") == MOST_REMEDIES
 
 
@@ -118,33 +117,33 @@ def test_two_remedies_that_come_to_the_same_are_one():
 
 
 def test_with_workers_the_rest_of_the_first_remedy_runs_at_once_and_no_more_than_the_budget_allows():
-    several = case(Budget(0.0, SECOND, workers=8))
+    several = case(jobs=8)
     wanted = look(several, []).wanted
     assert len(wanted) == 3
-    assert len(look(case(Budget(2.5 * ONE, SECOND, workers=8)), []).wanted) == 6
+    assert len(look(case(2.5 * ONE, jobs=8), []).wanted) == 6
     assert [one.seed for one in look(several, [], wanted[:1]).wanted] == [1, 2]
     # One unhealthy run decides a verification: what else of it is running is not open any more.
     unhealthy = Ran(wanted[1].configuration, wanted[1].seed, 40, False, 0, 3, "collapsed", 1.0)
-    found = look(case(several.budget, [OPTIM]), [unhealthy], [wanted[0], wanted[2]])
+    found = look(case(proposals=[OPTIM], jobs=8), [unhealthy], [wanted[0], wanted[2]])
     assert found.remedies[0].status == "rejected" and found.wanted == [] == found.open
 
 
 @pytest.mark.parametrize("good_up_to", [1e-6, 1e-4, pytest.param(1e-2, marks=pytest.mark.training)])
 def test_what_is_left_is_foreseen_as_long_as_verifications_are_healthy(good_up_to):
-    given, told = case(proposals=[RATE]), []
+    terms, told = case(proposals=[RATE]), []
 
     class Foreseen(World):
         def train(self, one: Attempt) -> None:
-            told.append(left(given, self.runs))
+            told.append(left(terms, self.runs))
             super().train(one)
 
     world = Foreseen(lambda configuration, steps: configuration["learning_rate"] <= good_up_to)
-    world.finish(given)
+    world.finish(terms)
     assert len(world.asked) > 3
     for made, one in enumerate(told):
         assert one.runs[0] <= len(world.asked) - made <= one.runs[1]
         assert 0 < one.seconds[0] <= one.seconds[1]
-    assert left(given, world.runs).runs == (0, 0)
+    assert left(terms, world.runs).runs == (0, 0)
 
 
 @settings(deadline=None, max_examples=60)
@@ -159,7 +158,7 @@ def test_whatever_the_world_is_like(seed, seconds, remedies):
         return configuration["learning_rate"] <= limit if name == "learning_rate" else fine[name]
 
     world = World(healthy)
-    found = world.finish(case(Budget(seconds, SECOND, remedies)))
+    found = world.finish(case(seconds, remedies=remedies))
     verified = [remedy for remedy in found if remedy.status == "verified"]
     assert all(healthy({**BAD, **remedy.changes}, 40) for remedy in verified)
     possible = sum(fine[name] for name in ("model.dtype", "optim", "epsilon")) + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -22,6 +23,7 @@ from bisect_cfg.remedy.remedy import (
     Ran,
     Remedy,
     Terms,
+    Wishes,
     failure_bound,
     follow,
     repeats_for,
@@ -78,8 +80,8 @@ class World:
         raise AssertionError("it never ends")
 
 
-def terms(**changes: object) -> Terms:
-    return Terms(BAD, **{"steps_for": lambda _, steps: steps, "horizon": 12, "verify_steps": 48, **changes})
+def terms(is_valid: Callable[[dict], bool] = lambda configuration: True, rate: float = 1.0, **wishes: float) -> Terms:
+    return Terms(BAD, lambda _, steps: steps, 12, 48, Wishes(**wishes), is_valid, rate)
 
 
 def test_from_reset_to_verified():

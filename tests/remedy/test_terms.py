@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.remedy.remedy import Aim, Attempt
-from bisect_cfg.remedy.terms import Health, Isolated, Wishes
+from bisect_cfg.remedy.remedy import Aim, Attempt, Wishes
+from bisect_cfg.remedy.terms import Health, Isolated
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.verdict import Ended, Failure, Metrics, Observation, Standard
 from bisect_cfg.store.causes import Report
 from bisect_cfg.targets.captured import NOTHING_SEEN
 from bisect_cfg.targets.factors import Factor, Factors
 
-WISHES = Wishes(0.5, None, 3, None, (), 1, ())
+WISHES = Wishes()
 BAD = {"learning_rate": 1e-3, "warmup_steps": 80}
 SCRIPT = SimpleNamespace(
     bad=BAD,

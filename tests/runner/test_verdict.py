@@ -14,8 +14,8 @@ from tools import traces_of
 from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.common.failures.health import RULES, SILENT_KINDS
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.remedy.remedy import Aim, Attempt
-from bisect_cfg.remedy.terms import Isolated, Wishes
+from bisect_cfg.remedy.remedy import Aim, Attempt, Wishes
+from bisect_cfg.remedy.terms import Isolated
 from bisect_cfg.report.answer_of import failure_of
 from bisect_cfg.report.sentences import VERBS
 from bisect_cfg.runner.runs import Run
@@ -138,7 +138,7 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(
     assert again.classify(stored) is in_search.outcome
     assert in_search.signature == (str(study.verdict_of(run).signature) if in_search.outcome.value != "pass" else None)
 
-    wishes = Wishes(0.5, None, 3, None, (), 1, ())
+    wishes = Wishes()
     runner.settings, runner.horizon = Factors(NOTHING_SEEN, ()), 12
     good = Run(replace(seen, died=None), traces_of(folder.with_name("good"), rows=rows()), folder)
     isolated = Isolated(runner, Report("isolated"), good, good, wishes)
