@@ -20,12 +20,11 @@ from bisect_cfg import interrupts
 from bisect_cfg.common.configuration import Status, Value, check_value
 from bisect_cfg.common.fingerprint import Fingerprint, fingerprint
 from bisect_cfg.common.json_files import JsonObject
-from bisect_cfg.common.words import program
 from bisect_cfg.errors import InputError
 from bisect_cfg.options import OPTIONS, BisectOptions, Options, options_of, with_options
 from bisect_cfg.probe.redact import HIDDEN, mask_arguments
 from bisect_cfg.probe.values import encode
-from bisect_cfg.report.answer import Answer, Trial, read_answer, write_answer
+from bisect_cfg.report.answer import Answer, read_answer, write_answer
 from bisect_cfg.report.events import Listener
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.checkpoints import read_checkpoint
@@ -210,20 +209,6 @@ def typed(target: str, arguments: Sequence[str], options: Options) -> str:
 
 # -------------------------------------------------------------------------------------------- a study that is there
 
-Again = Callable[[Path, str, Value], str]
-"""(study, what is missing, its value) -> what to write, so that it is there."""
-
-
-def _typed_again(study: Path, name: str, value: Value, command: str = "recommend") -> str:
-    """As one types it."""
-    words = ["--", *value] if isinstance(value, list) else [f"--{name}", *([] if value is True else [str(value)])]
-    return f"{program()} {command} {shlex.quote(str(study))} {shlex.join(words)}"
-
-
-def _loaded(study: Path, name: str, value: Value) -> str:
-    """As it is written in a notebook."""
-    return f"bisect_cfg.load({str(study)!r}, {name}={value!r})"
-
 
 class News(Listener):
     """Passes on to a view what is new where the causes are known already: the runs for safe values, and the answer."""
@@ -290,7 +275,7 @@ def apply(
     if found is None:
         raise InputError(f"The study in {study} recommends no change.", f"See: bisect-cfg report {study} --format md")
     wishes = {"python": python, "storage": "sqlite://"}  # no trial is looked at: no password is asked for
-    asked, options = _asked_before(study.absolute(), wishes, arguments, trust, partial(_typed_again, command="apply"))
+    asked, options = _asked_before(study.absolute(), wishes, arguments, trust)
 
     def build() -> JsonObject:
         script = found_target(asked.target, asked.arguments, options)
@@ -321,7 +306,7 @@ def ask(
     if isinstance(wanted, Mapping):
         given = [(name, encoded(str(name), one)) for name, one in wanted.items()]
         wanted = dict(parse_assignment(one, "ask()") for one in given)
-    asked, options = _asked_before(study, wishes, arguments, trust, _loaded)
+    asked, options = _asked_before(study, wishes, arguments, trust)
     with _where_it_began(asked):
         target = found_target(asked.target, asked.arguments, options)
         with _set(target):
@@ -338,14 +323,14 @@ def ask(
         )
     answer = read_answer(study)
     if answer is not None:
-        trials = sorted((*answer.trials, Trial(**found.asked)), key=attrgetter("number"))
+        trials = sorted((*answer.trials, found.asked), key=attrgetter("number"))
         write_answer(msgspec.structs.replace(answer, trials=tuple(trials)), study)
     write_report(study)
-    return found.asked["number"], read(study)
+    return found.asked.number, read(study)
 
 
 def _asked_before(
-    study: Path, wishes: Mapping[str, Value], arguments: Sequence[str], trust: bool, again: Again = _typed_again
+    study: Path, wishes: Mapping[str, Value], arguments: Sequence[str], trust: bool
 ) -> tuple[Asked, Options]:
     """How a study is asked again: what is run, and the options. See `recommend_again`.
 
@@ -365,20 +350,23 @@ def _asked_before(
         ) from None
     asked.options["python"] = options.python
     named = options.python if not trust and "python" not in wishes else None
-    missing: tuple[str, Value]
     if not trust and not written_here(study, {"made": asked.made}):
-        why, missing = "was not made here: it was copied, or comes from somebody else", ("trust", True)
+        why, advice = "was not made here: it was copied, or comes from somebody else", "--trust, in Python trust=True."
     elif named is not None and interpreter(named) != interpreter(sys.executable):
-        why, missing = "asks for another interpreter than this one", ("python", named)
+        why, advice = "asks for another interpreter than this one", f"--python {named}, in Python python={named!r}."
     elif not arguments and any(HIDDEN in argument for argument in asked.arguments):
-        why, missing = "was given a secret in its arguments, which it does not keep", ("arguments", asked.arguments)
+        again = shlex.join(asked.arguments)
+        why = "was given a secret in its arguments, which it does not keep"
+        advice = f"Add them with it: -- {again}, in Python arguments=[...]."
     elif HIDDEN in str(options.storage or ""):
-        why, missing = f"has a password in its storage {options.storage}, and does not keep it", ("storage", "URL")
+        why = f"has a password in its storage {options.storage}, and does not keep it"
+        advice = "Add it: --storage URL, in Python storage=URL."
     else:
         asked.arguments = list(arguments) or asked.arguments
         return asked, options
-    advice = "If that is what you want" if missing[0] in ("trust", "python") else "Give it again"
-    raise InputError(f"The study {study} {why}.\nIt would run: {asked.shown}", f"{advice}: {again(study, *missing)}")
+    if advice.startswith("--"):
+        advice = f"If that is what you want: {advice}"
+    raise InputError(f"The study {study} {why}.\nIt would run: {asked.shown}", advice)
 
 
 @contextlib.contextmanager
@@ -469,9 +457,8 @@ def bisect(
     """
     from bisect_cfg.background import Running
     from bisect_cfg.report.live import View
-    from bisect_cfg.report.notebook import of_folder, with_plots
+    from bisect_cfg.report.notebook import of_folder
     from bisect_cfg.report.notebook_view import NotebookView, in_notebook
-    from bisect_cfg.report.recorded import read
     from bisect_cfg.report.terminal import console
 
     if (target is None) is (not command) or (command and arguments) or isinstance(command, str):
@@ -487,8 +474,6 @@ def bisect(
         return Running(run, str(target), arguments, made, lambda folder: of_folder(folder, asks(folder)))
     with NotebookView() if in_notebook() else View(console(), live=False) as view:
         found, _ = run(str(target), arguments, made, view)
-    if found.report is not None:
-        return with_plots(found.report, read(found.folder), asks(found.folder))
     return of_folder(found.folder, asks(found.folder))
 
 

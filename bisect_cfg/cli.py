@@ -285,8 +285,8 @@ def apply(study: str, arguments: tuple[str, ...], yes: bool, trust: bool, python
 def report(study: str, form: str, look: bool) -> int:
     """A study to look at, or to paste into an issue.
 
-    It may be finished, running or interrupted; nothing is run. Home directories, user names and secrets are masked, so
-    that it can be shown to others.
+    It may be finished, running or interrupted; nothing is run. Home directories and secrets are masked, so that it
+    can be shown to others.
 
     \b
       bisect-cfg report bisect-cfg-studies/train --open

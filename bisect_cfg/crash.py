@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import logging
 import os
 import sys
@@ -17,7 +16,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from bisect_cfg import interrupts
 from bisect_cfg.common.text import plain
@@ -159,37 +158,17 @@ def keep(error: BaseException) -> str | None:
 # --------------------------------------------------------------------------------------------------- standard output
 
 
-class _Stream(io.TextIOBase):
-    """Standard output that says when it cannot be written: an `OSError` from it is none of the study's files."""
+def _guarded(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of standard output that says when it cannot be written: an `OSError` from it is none of the study's
+    files, and the libraries that print would take it for one of theirs."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
+    def guarded(*arguments: Any) -> Any:
         try:
-            return self._stream.write(text)
+            return call(*arguments)
         except OSError as error:
             raise OutputGone(error) from None
 
-    def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except OSError as error:
-            raise OutputGone(error) from None
-        except ValueError:  # closed
-            pass
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    encoding = property(lambda self: self._stream.encoding)
-    errors = property(lambda self: self._stream.errors)
+    return guarded
 
 
 def prepare() -> None:
@@ -200,7 +179,8 @@ def prepare() -> None:
             stream = open(os.devnull, "w")
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="backslashreplace")
-        setattr(sys, name, _Stream(stream))
+        stream.write, stream.flush = _guarded(stream.write), _guarded(stream.flush)
+        setattr(sys, name, stream)
     logging.lastResort = None  # the database's pool logs tracebacks of errors that we tell ourselves
     threading.excepthook = lambda told: None if told.exc_value is None else _of_a_thread(told.exc_value)
 
@@ -223,7 +203,8 @@ def flush(status: int = 0) -> int:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         try:
-            stream.flush()
+            with contextlib.suppress(ValueError):  # closed
+                stream.flush()
         except OutputGone as gone:
             ended = explained(gone)
             if status == 0 and ended is not None:

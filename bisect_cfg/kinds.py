@@ -27,27 +27,17 @@ DEVICE = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 
 @dataclass(frozen=True)
 class Kind:
-    """What values an option takes.
+    """What values an option takes."""
 
-    Attributes:
-        words: what a value must be, in a sentence.
-        fits: whether a value is one; of a list, whether an item is.
-        typed: the value of a text that was typed; the text itself where it is none.
-        made: a value that fits as it is kept.
-        metavar: what stands for a value on help pages.
-        items: of a list: what it holds; its flag may be given several times.
-        completes: what a shell offers: these words, "file", "dir", "setting" or "study".
-        error: what is raised where a value does not fit.
-    """
-
-    words: str
-    fits: Callable[[Any], bool]
-    typed: Callable[[str], Any] = str
-    made: Callable[[Any], Any] = lambda value: value
-    metavar: str = ""
+    words: str  # what a value must be, in a sentence
+    fits: Callable[[Any], bool]  # whether a value is one; of a list, whether an item is
+    typed: Callable[[str], Any] = str  # the value of a text that was typed; the text itself where it is none
+    made: Callable[[Any], Any] = lambda value: value  # a value that fits as it is kept
+    metavar: str = ""  # what stands for a value on help pages
+    # of a list: what it holds; its flag may be given several times
     items: Callable[[Any], tuple[Any, ...]] | None = None
-    completes: str | tuple[str, ...] = ()
-    error: type[Exception] = TypeError
+    completes: str | tuple[str, ...] = ()  # what a shell offers: these words, "file", "dir", "setting" or "study"
+    error: type[Exception] = TypeError  # what is raised where a value does not fit
 
     def check(self, name: str, value: Any) -> Any:
         """The value as it is kept.

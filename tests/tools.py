@@ -158,7 +158,7 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 BY_NAME = {"parameters", "passes_without", "changes", "ranges", "published", "ranks"}
-FREE = {"values", "suspicion", "configuration", "not_varied", "unvaried", "environment"}
+FREE = {"values", "suspicion", "configuration", "safe_configuration", "not_varied", "unvaried", "environment"}
 """Keys of result.json whose own keys are names of settings, each with something we write; and those of whose content
 nothing more is said."""
 

@@ -14,7 +14,7 @@ from bisect_cfg.remedy.alternatives import Alternative
 from bisect_cfg.remedy.ranges import SearchRange
 from bisect_cfg.remedy.remedy import Proposal, Remedy, RemedyStatus
 from bisect_cfg.remedy.schedule import Prefix
-from bisect_cfg.store.causes import TrialRow
+from bisect_cfg.store.causes import Trial
 
 KEEP = 10.0
 """A setting named with --keep weighs so many times more than `parameters` has it: tastes differ."""
@@ -168,7 +168,7 @@ class Safe:
     """What came out of looking for safe values."""
 
     remedies: tuple[Remedy, ...] = ()  # the best first
-    rows: tuple[TrialRow, ...] = ()  # the runs of this phase
+    rows: tuple[Trial, ...] = ()  # the runs of this phase
     details: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)  # by trial, what else is worth keeping
     seeds: tuple[int, ...] = ()  # of a verification
     full_rate: Prefix | None = None  # how the runs met the full learning rate; None if there is no remedy

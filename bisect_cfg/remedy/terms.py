@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Value, equal
+from bisect_cfg.common.configuration import Configuration, Purpose, Value, equal
 from bisect_cfg.common.parameters import canonical, parameter
 from bisect_cfg.common.parameters.comparing import plain
 from bisect_cfg.remedy.alternatives import Alternative, alternatives_for
@@ -64,7 +64,7 @@ class Isolated:
     ) -> None:
         self._trials, self._wishes, self._good_run, self._cures = trials, wishes, good_run, cures
         # What somebody asked besides is no part of it, and may have had values that no factor tells.
-        self._report = replace(report, rows=tuple(row for row in report.rows if row.purpose is not Purpose.ASKED))
+        self._report = replace(report, rows=tuple(row for row in report.rows if row.kind is not Purpose.ASKED))
         settings = self._settings = trials.settings
         # Of a command nobody knows what its settings mean, whatever they are called.
         self._types = settings.capture.args.types if settings.seen else {}  # field of the training config -> annotation
@@ -96,7 +96,7 @@ class Isolated:
             proposals,
             self._known(proposals),
             # The first run of all is left out, which is cold and waits for imports.
-            sum(row.seconds for row in report.rows if row.purpose is not Purpose.BAD_BASELINE),
+            sum(row.seconds or 0.0 for row in report.rows if row.kind is not Purpose.BAD_BASELINE),
             self._good_run.seen.seconds / max(1, self._length(self._good_run)),
         )
 
@@ -109,7 +109,7 @@ class Isolated:
         if not corrections and report.safe_configuration is not None:
             safe = report.safe_configuration
             corrections = [tuple(name for name in safe if not equal(safe[name], settings.bad[name]))]
-        failed = [row.values for row in report.rows if row.outcome is Outcome.FAIL]
+        failed = [row.values for row in report.rows if row.failed]
         return Proven(settings.good, settings.bad, [cause.parameters for cause in report.causes], corrections, failed)
 
     def _identity(self, changes: Configuration) -> str | None:
@@ -173,7 +173,7 @@ class Isolated:
         found = []
         for row in self._report.rows:
             configuration = {name: row.values[name] for name in self._settings.bad}
-            if key_of(configuration, 0) not in wanted or row.outcome is not Outcome.PASS:
+            if key_of(configuration, 0) not in wanted or not row.passed:
                 continue
             run = self._trials.site.load(row.number)
             if run is None:

@@ -21,8 +21,8 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask
 from bisect_cfg.remedy.alternatives import Published
 from bisect_cfg.report.contrast import Contrast
-from bisect_cfg.rewrite.recommended import Change, Part, ShownEdit, Unplaced
-from bisect_cfg.store.causes import Claim, Correction, TrialRow
+from bisect_cfg.rewrite.recommended import Change, ShownEdit, Unplaced
+from bisect_cfg.store.causes import Cause, Claim, Correction, Levels, Part, Trial
 
 SCHEMA = 1
 """Version of result.json; raised when a key changes its meaning or goes away."""
@@ -36,46 +36,6 @@ UNTRIED = "untried"
 
 RUNNING, UNFINISHED, EMPTY = "running", "unfinished", "empty"
 """What a study without an answer has as its status."""
-
-
-class Levels(Part):
-    """The two values of a setting."""
-
-    good: Any
-    bad: Any
-
-
-class Evidence(Part):
-    """What a cause rests on."""
-
-    fails: Claim
-    passes_without: dict[str, Claim]
-
-
-class ConfigFile(Part):
-    """A configuration file that a command names."""
-
-    name: str
-    text: str
-
-
-class Cause(Part):
-    """A minimal failing set of settings.
-
-    `text` says what the run does with them: "dies with SIGFPE at step 1". `watched` is for how many steps at least the
-    runs went on whose passing it rests on; None where they came to their own end.
-    """
-
-    parameters: dict[str, Levels]
-    evidence: Evidence
-    companions: tuple[str, ...] = ()
-    inseparable: tuple[str, ...] = ()
-    signature: str | None = None
-    step: int | None = None
-    text: str = ""
-    watched: int | None = None
-    command: str | None = None
-    config: ConfigFile | None = None
 
 
 class Masking(Part):
@@ -225,31 +185,6 @@ class Recommendation(Remedy):
         return bool(files) and all(edit.text is not None for edit in files)
 
 
-class Trial(Part):
-    """A real run, baselines included; `step`: at which it failed, else how many it trained."""
-
-    number: int
-    outcome: str
-    purpose: str
-    signature: str | None = None
-    seconds: float | None = None
-    step: int | None = None
-    reason: str = ""
-    companions: str = ""
-    values: dict[str, Any] = {}
-    folder: str = ""
-    start: str | None = None
-    seed: int | None = None
-    suspicion: dict[str, float] | None = None
-    remarks: tuple[str, ...] = ()
-    metrics: tuple[dict[str, Any], ...] = ()
-
-    @property
-    def kind(self) -> Purpose:
-        """What it was for."""
-        return Purpose.read(self.purpose)[0]
-
-
 class Answer(Part):
     """The whole answer; see docs/result.md. Of the settings that no trial varied, `not_varied` says why; `unvaried`
     are those that go by their name (data, places, seeds) and differ from a known default, which is their good value.
@@ -270,6 +205,7 @@ class Answer(Part):
     corrections: tuple[Correction, ...] = ()
     masking: tuple[Masking, ...] = ()
     reproduction: Reproduction = Reproduction()
+    safe_configuration: dict[str, Any] | None = None
     not_varied: dict[str, str] = {}
     unvaried: dict[str, Levels] = {}
     recommendation: Recommendation | None = None
@@ -298,7 +234,7 @@ class Answer(Part):
     @cached_property
     def levels(self) -> dict[str, Levels]:
         """The two values of every factor, as the runs of the two ends had them; those of the causes first."""
-        known = {name: levels for cause in self.causes for name, levels in cause.parameters.items()}
+        known = {name: levels for cause in self.causes for name, levels in cause.levels.items()}
         good, bad = (
             next((trial.values for trial in self.trials if trial.kind is end and trial.values), {})
             for end in (Purpose.GOOD_BASELINE, Purpose.BAD_BASELINE)
@@ -309,7 +245,7 @@ class Answer(Part):
     @cached_property
     def guilty(self) -> frozenset[str]:
         """The factors of all causes."""
-        return frozenset(name for cause in self.causes for name in cause.parameters)
+        return frozenset(name for cause in self.causes for name in cause.levels)
 
     @cached_property
     def evidence(self) -> tuple[int, ...]:
@@ -322,7 +258,7 @@ class Answer(Part):
 
     def _claims(self) -> Iterator[Claim]:
         for cause in self.causes:
-            yield from (cause.evidence.fails, *cause.evidence.passes_without.values())
+            yield from (cause.evidence.fails, *cause.evidence.without.values())
         yield from (correction.passes for correction in self.corrections)
         if self.recommendation is not None and self.recommendation.evidence is not None:
             yield self.recommendation.evidence
@@ -342,7 +278,7 @@ class Answer(Part):
         if not self.causes or (checkpoint is not None and not Path(checkpoint).is_dir()):
             return {}
         evidence = self.causes[0].evidence
-        passing = [number for claim in evidence.passes_without.values() for number in claim.trials]
+        passing = [number for claim in evidence.without.values() for number in claim.trials]
         trials = {trial.number: trial for trial in self.trials}
         found = {}
         for label, numbers, outcome in (
@@ -354,11 +290,6 @@ class Answer(Part):
             if there := [path for path in files if path.exists()]:
                 found[label] = there[-1]
         return found
-
-
-def trial_of(row: TrialRow, **more: Any) -> Trial:
-    """A row of a bisection's report as a trial of the answer."""
-    return Trial(**{**row.record(), "values": dict(row.values), **more})
 
 
 def plain(answer: Answer) -> JsonObject:

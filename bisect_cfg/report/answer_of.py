@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from operator import attrgetter
-from typing import Any
 
 from msgspec import structs
 
-from bisect_cfg.common.configuration import Outcome, Purpose, configuration_of
+from bisect_cfg.common.configuration import Purpose, configuration_of
 from bisect_cfg.common.failures.health import ODDITIES, Symptom
 from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.common.json_files import JsonObject
@@ -20,23 +19,17 @@ from bisect_cfg.probe.protocol import Placed, Raised, ResumeSkipped, to_json
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.report.answer import (
     Answer,
-    Cause,
-    ConfigFile,
-    Evidence,
     Failure,
     KnownIssue,
-    Levels,
     Masking,
     Origin,
     Placement,
     Reproduction,
     Target,
-    Trial,
     Warnings,
     Where,
     of_plain,
     plain,
-    trial_of,
 )
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.report.recommendation import recommendation_of, rejected_remedies
@@ -46,8 +39,7 @@ from bisect_cfg.runner.ranks import ranks_of
 from bisect_cfg.runner.runs import Run, purpose_again
 from bisect_cfg.runner.verdict import Ended
 from bisect_cfg.runner.where import Place
-from bisect_cfg.store import causes as found_causes
-from bisect_cfg.store.causes import RETURNED_FALSE, Report, TrialRow, wilson
+from bisect_cfg.store.causes import RETURNED_FALSE, Cause, ConfigFile, Levels, Report, Trial, wilson
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.launch_settings import PROCESSES
 from bisect_cfg.targets.pinned import pinned_by_name
@@ -118,8 +110,8 @@ def answer_of_report(report: Report) -> Answer:
     if text and not message.startswith(SUBJECT):
         text = f"fails: {message}"
     failure = Failure(message=message, signature=report.signature, text=text) if report.signature else None
-    causes = tuple(cause_of(cause, text) for cause in report.causes)
-    return of_plain(plain(structs.replace(_searched(report), failure=failure, causes=causes)))
+    causes = tuple(structs.replace(cause, text=text) for cause in report.causes)
+    return structs.replace(_searched(report), failure=failure, causes=causes)
 
 
 def _searched(report: Report) -> Answer:
@@ -130,6 +122,7 @@ def _searched(report: Report) -> Answer:
         corrections=report.corrections,
         masking=tuple(Masking(settings, cause) for settings, cause in report.masking),
         reproduction=Reproduction(report.reproduction_rate, report.reproduction_interval or ()),
+        safe_configuration=None if report.safe_configuration is None else dict(report.safe_configuration),
         stopped=report.stopped,
         notes=report.notes,
         seconds=report.seconds,
@@ -208,31 +201,11 @@ def _placement(run: Run | None) -> Placement | None:
 # ----------------------------------------------------------------------------------------------------------- causes
 
 
-def cause_of(cause: found_causes.Cause, text: str, step: int | None = None, **more: Any) -> Cause:
-    """A proven cause in the form of the answer.
-
-    Args:
-        cause: as the search proved it.
-        text: what the run does with it.
-        step: at which it fails by itself.
-        **more: further fields of `Cause`.
-    """
-    return Cause(
-        {name: Levels(**cause.values[name]) for name in cause.parameters},
-        Evidence(cause.evidence.fails, dict(cause.evidence.without)),
-        cause.companions,
-        cause.inseparable,
-        cause.signature,
-        step,
-        text,
-        **more,
-    )
-
-
-def _cause(found: Findings, bad_run: Run, cause: found_causes.Cause) -> Cause:
+def _cause(found: Findings, bad_run: Run, cause: Cause) -> Cause:
+    """A cause with what the user's run does with it."""
     proof = cause.evidence.fails
     rows = () if found.report is None else found.report.rows
-    step = next((row.step for row in rows if row.number in proof.trials and row.outcome is Outcome.FAIL), None)
+    step = next((row.step for row in rows if row.number in proof.trials and row.failed), None)
     shown = bad_run.shown
     if _in_one_process(found, proof.subset):
         shown = replace(shown, seen=replace(shown.seen, rank=None))
@@ -243,7 +216,7 @@ def _cause(found: Findings, bad_run: Run, cause: found_causes.Cause) -> Cause:
     again = found.script.by_hand(configuration_of(subset, found.settings.good, found.settings.bad))
     if again is not None:
         more = {"command": again.line, "config": again.file and ConfigFile(*again.file)}
-    return cause_of(cause, text, step, watched=_watched(found, cause), **more)
+    return structs.replace(cause, text=text, step=step, watched=_watched(found, cause), **more)
 
 
 def _where(place: Place) -> Where:
@@ -256,7 +229,7 @@ def _unvaried(found: Findings) -> dict[str, Levels]:
     return {name: Levels(*both) for name, both in apart.items()}
 
 
-def _watched(found: Findings, cause: found_causes.Cause) -> int | None:
+def _watched(found: Findings, cause: Cause) -> int | None:
     numbers = (number for claim in cause.evidence.without.values() for number in claim.trials)
     runs = (found.details.get(number, {}).get("observation") for number in numbers)
     return min((run["steps"] for run in runs if run and run["ended"] == Ended.HORIZON), default=None)
@@ -289,12 +262,11 @@ def _seen_once(found: Findings) -> Reproduction:
 def _trials(found: Findings) -> Iterator[Trial]:
     if found.report is None:
         again = [(purpose_again(run.start), run) for run in found.again]
-        ends = [(Purpose.BAD_BASELINE, found.bad_run), *again, (Purpose.GOOD_BASELINE, found.good_run)]
-        yield from (trial_of(row, folder=f"trials/{row.number}") for row in map(_row, ends) if row is not None)
+        yield from _ran((Purpose.BAD_BASELINE, found.bad_run), *again, (Purpose.GOOD_BASELINE, found.good_run))
         return
     for row in sorted(found.report.rows, key=attrgetter("number")):
         details = found.details.get(row.number, {})
-        yield trial_of(
+        yield structs.replace(
             row,
             values={**row.values, **details.get("extra", {})},
             seed=details.get("seed"),
@@ -305,14 +277,14 @@ def _trials(found: Findings) -> Iterator[Trial]:
         )
 
 
-def _row(end: tuple[Purpose, Run | None]) -> TrialRow | None:
-    purpose, run = end
-    if run is None:
-        return None
-    shown = run.shown
-    signature = None if shown.signature is None else str(shown.signature)
-    number = int(run.folder.name)
-    return TrialRow(number, shown.outcome, signature, run.seen.seconds, shown.step_of_training, purpose)
+def _ran(*ends: tuple[Purpose, Run | None]) -> Iterator[Trial]:
+    """The runs of a study whose search has not begun."""
+    for purpose, run in ends:
+        if run is not None:
+            shown, name = run.shown, run.folder.name
+            signature = None if shown.signature is None else str(shown.signature)
+            outcome, step = shown.outcome.value, shown.step_of_training
+            yield Trial(int(name), outcome, purpose.value, signature, run.seen.seconds, step, folder=f"trials/{name}")
 
 
 def _remarks(found: Findings, number: int) -> list[Symptom]:
@@ -324,7 +296,7 @@ def _warnings(found: Findings) -> Iterator[Warnings]:
     """Oddities of trials that passed: worth knowing, not the failure under study. One entry a metric."""
     odd: dict[tuple[str, str], list[int]] = {}
     for row in found.report.rows if found.report is not None else ():
-        if row.outcome is Outcome.PASS:
+        if row.passed:
             for remark in _remarks(found, row.number):
                 odd.setdefault((remark.kind, remark.name), []).append(row.number)
     for (kind, name), numbers in odd.items():

@@ -11,11 +11,11 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from bisect_cfg.common.configuration import Outcome, equal
+from bisect_cfg.common.configuration import equal
 from bisect_cfg.common.failures import health
 from bisect_cfg.common.failures.health import Row
 from bisect_cfg.common.text import normalise
-from bisect_cfg.store.causes import TrialRow
+from bisect_cfg.store.causes import Trial
 
 LEAST_VALUES = 3
 """So many values of a metric in passing runs, at least, tell how far it goes by itself."""
@@ -61,35 +61,30 @@ class StandsOut:
 
 @dataclass(frozen=True)
 class Contrast:
-    """What only failing runs say.
+    """What only failing runs say."""
 
-    Attributes:
-        metric: the first that stands out; None if none does.
-        lines: of their logs, which no passing run has.
-    """
-
-    metric: StandsOut | None
-    lines: tuple[str, ...]
+    metric: StandsOut | None  # the first that stands out; None if none does
+    lines: tuple[str, ...]  # of their logs, which no passing run has
 
 
-def one_apart(rows: Sequence[TrialRow], passing: Collection[int]) -> tuple[list[int], list[int]]:
+def one_apart(rows: Sequence[Trial], passing: Collection[int]) -> tuple[list[int], list[int]]:
     """The numbers of failing runs of one configuration, and of those of some passing ones from which it differs in one
     setting: the configuration with most of these."""
-    of_passing = [row for row in rows if row.number in passing and row.outcome is Outcome.PASS]
+    of_passing = [row for row in rows if row.number in passing and row.passed]
     found: tuple[list[int], list[int]] = ([], [])
-    for failing in (row for row in rows if row.outcome is Outcome.FAIL):
+    for failing in (row for row in rows if row.failed):
         others = [row.number for row in of_passing if len(_differing(row, failing)) == 1]
         if len(others) > len(found[1]):
-            same = (row for row in rows if row.outcome is Outcome.FAIL and not _differing(row, failing))
+            same = (row for row in rows if row.failed and not _differing(row, failing))
             found = [row.number for row in same], others
     return found
 
 
-def _differing(one: TrialRow, other: TrialRow) -> set[str]:
+def _differing(one: Trial, other: Trial) -> set[str]:
     return {name for name in one.values.keys() | other.values.keys() if not _same(one, other, name)}
 
 
-def _same(one: TrialRow, other: TrialRow, name: str) -> bool:
+def _same(one: Trial, other: Trial, name: str) -> bool:
     return name in one.values and name in other.values and equal(one.values[name], other.values[name])
 
 

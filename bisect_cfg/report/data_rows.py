@@ -16,25 +16,15 @@ reported are rows that are far too long, or empty."""
 
 @dataclass(frozen=True)
 class RowsOfStep:
-    """The rows that a step takes, or a batch of an evaluation.
+    """The rows that a step takes, or a batch of an evaluation."""
 
-    Attributes:
-        step: optimizer step of the training, counted from 1; the one that an evaluation comes before.
-        rows: their places in the dataset, from 0.
-        characters: text in each; None where that is not known.
-        healthy: rows of the steps before it in the same run, which passed.
-        total: rows of the dataset; None if that is not known.
-        healthy_characters: text in the longest of the rows before it; 0 if that is not known.
-        evaluated: whether they are of the evaluation set.
-    """
-
-    step: int
-    rows: tuple[int, ...]
-    characters: tuple[int | None, ...]
-    healthy: tuple[int, ...] = ()
-    total: int | None = None
-    healthy_characters: int = 0
-    evaluated: bool = False
+    step: int  # optimizer step of the training, counted from 1; the one that an evaluation comes before
+    rows: tuple[int, ...]  # their places in the dataset, from 0
+    characters: tuple[int | None, ...]  # text in each; None where that is not known
+    healthy: tuple[int, ...] = ()  # rows of the steps before it in the same run, which passed
+    total: int | None = None  # rows of the dataset; None if that is not known
+    healthy_characters: int = 0  # text in the longest of the rows before it; 0 if that is not known
+    evaluated: bool = False  # whether they are of the evaluation set
 
     @property
     def place(self) -> str:
@@ -68,25 +58,15 @@ class RowsOfStep:
 
 @dataclass(frozen=True)
 class FoundRows:
-    """What came of it.
+    """What came of it."""
 
-    Attributes:
-        of: the rows of the failing step.
-        guilty: sets of rows; each set makes it fail; () if none could be told.
-        others: row -> the row in its place with which it trains.
-        settings: names of the settings that were as the user has them; None: all.
-        trials: how many runs it took.
-        complete: whether there is no other such set among the rows.
-        note: why there is no answer, in a sentence; "" if there is one.
-    """
-
-    of: RowsOfStep
-    guilty: tuple[tuple[int, ...], ...] = ()
-    others: Mapping[int, int] | None = None
-    settings: tuple[str, ...] | None = None
-    trials: int = 0
-    complete: bool = True
-    note: str = ""
+    of: RowsOfStep  # the rows of the failing step
+    guilty: tuple[tuple[int, ...], ...] = ()  # sets of rows; each set makes it fail; () if none could be told
+    others: Mapping[int, int] | None = None  # row -> the row in its place with which it trains
+    settings: tuple[str, ...] | None = None  # names of the settings that were as the user has them; None: all
+    trials: int = 0  # how many runs it took
+    complete: bool = True  # whether there is no other such set among the rows
+    note: str = ""  # why there is no answer, in a sentence; "" if there is one
 
     def to_json(self) -> JsonObject:
         """For result.json."""

@@ -64,34 +64,24 @@ class Concluded:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the bisection is.
+    """How far the bisection is."""
 
-    Attributes:
-        trials: finished ones.
-        running: the requests running in this process.
-        factors: how many differ.
-        ruled_out: factors that are in no cause, as far as is known.
-        suspected: factors that may be in the cause looked for now.
-        causes: proven ones.
-        remaining: the least and the most trials that are still to be expected, if the failure shows whenever it can.
-        seconds: how long a trial takes that fails and one that passes, the shorter first; 0.0 before any has ended.
-        suspicion: factor -> the probability that it is in a proven cause or in the one looked for now; empty where
-            nothing is weighed.
-        tried: of each finished trial its bad factors, and what came out, in their order.
-        jobs: trials that may run at once.
-    """
-
-    trials: int
-    running: tuple[TrialRequest, ...]
-    factors: int
-    ruled_out: tuple[str, ...]
-    suspected: tuple[str, ...]
-    causes: tuple[Cause, ...]
+    trials: int  # finished ones
+    running: tuple[TrialRequest, ...]  # the requests running in this process
+    factors: int  # how many differ
+    ruled_out: tuple[str, ...]  # factors that are in no cause, as far as is known
+    suspected: tuple[str, ...]  # factors that may be in the cause looked for now
+    causes: tuple[Cause, ...]  # proven ones
+    # the least and the most trials that are still to be expected, if the failure shows whenever it can
     remaining: tuple[int, int]
+    # how long a trial takes that fails and one that passes, the shorter first; 0.0 before any has ended.
     seconds: tuple[float, float]
+    # factor -> the probability that it is in a proven cause or in the one looked for now; empty where nothing is
+    # weighed
     suspicion: Mapping[str, float] = field(default_factory=dict)
+    # of each finished trial its bad factors, and what came out, in their order
     tried: tuple[tuple[frozenset[str], Outcome], ...] = ()
-    jobs: int = 1
+    jobs: int = 1  # trials that may run at once
 
     @property
     def left(self) -> tuple[float, float]:

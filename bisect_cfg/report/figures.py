@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
@@ -19,8 +19,9 @@ from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.words import clean, count, show
 from bisect_cfg.remedy.ranges import search_range_of
 from bisect_cfg.report.anonymous import shared
-from bisect_cfg.report.answer import Range, Remedy, Trial
+from bisect_cfg.report.answer import Range, Remedy
 from bisect_cfg.report.recorded import NO_METRICS, Recorded, finite, rows, tested
+from bisect_cfg.store.causes import Trial
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -41,20 +42,8 @@ KNOWN = (
 PLOTTED = 8
 """So many metrics are drawn; a frame of a notebook has them all."""
 
-MOST_POINTS = 100
-"""Of a trial that the answer does not rest on so many steps are drawn, evenly spaced."""
-
-LEAST_POINTS = 16
-
-POINTS_IN_ALL = 600_000
-"""So many points of such trials are drawn together: what a browser still draws, in six bytes each. With many trials
-each has fewer, down to `LEAST_POINTS`."""
-
-LOOKED_AT = 12
-"""Which metrics there are is told by so many trials, those of the evidence first."""
-
-SHOWN_AT_ONCE = 40
-"""More trials than these beside the evidence are drawn when the reader asks for them."""
+MOST_TRIALS = 40
+"""So many trials are drawn at most where there is no answer yet; then only those that it rests on."""
 
 DECADES = 1000.0
 """Metrics whose highest value is this many times the median are drawn on a logarithmic scale: one that explodes would
@@ -149,44 +138,25 @@ def suspicion(recorded: Recorded) -> Plot | None:
 # ---------------------------------------------------------------------------------------------------------- traces
 
 
-@dataclass(frozen=True)
-class _Traced:
-    """The lines of one trial: metric -> steps and values."""
-
-    trial: Trial
-    lines: dict[str, tuple[list[float], list[float | None]]]
-
-
 def traces(recorded: Recorded, names: Sequence[str] = ()) -> list[Plot]:
-    """One plot a metric: the trials that the answer rests on in full, of the others some of their steps.
+    """One plot a metric, with the trials that the answer rests on.
 
     Args:
         recorded: the study.
         names: of the metrics; none for those that tell most.
     """
-    evidence = recorded.shown_in_full
-    ordered = sorted(recorded.answer.trials, key=lambda trial: trial.number not in evidence)
-    chosen = list(names) or _chosen(recorded, ordered)
-    points = max(LEAST_POINTS, min(MOST_POINTS, POINTS_IN_ALL // max(1, len(ordered) * len(chosen))))
-    traced = []
-    for trial in ordered:
-        metrics, lines = recorded.metrics(trial, None if trial.number in evidence else points), {}
-        for name in chosen:
-            steps = [one["step"] for one in metrics if name in one]
-            values = [_short(finite(one[name])) for one in metrics if name in one]
-            if any(value is not None for value in values):
-                lines[name] = (steps, values)
-        if lines:
-            traced.append(_Traced(trial, lines))
-    return [_trace_plot(recorded, number, name, traced, evidence, points) for number, name in enumerate(chosen)]
+    every = recorded.answer.trials
+    shown = [one for one in every if one.number in recorded.shown_in_full] if recorded.answer.causes else every
+    rows = {trial.number: recorded.metrics(trial) for trial in shown[:MOST_TRIALS]}
+    trials = sorted((one for one in shown if rows.get(one.number)), key=lambda one: one.failed)  # failures lie on top
+    chosen = list(names) or _chosen(row for one in rows.values() for row in one)
+    plots = (_trace_plot(recorded, number, name, trials, rows) for number, name in enumerate(chosen))
+    return [plot for plot in plots if plot.data]
 
 
-def _chosen(recorded: Recorded, ordered: list[Trial]) -> list[str]:
+def _chosen(rows: Iterable[JsonObject]) -> list[str]:
     """Which metrics are drawn: those that are known, then the first of somebody's own."""
-    present: dict[str, None] = {}
-    for row in ordered[:LOOKED_AT]:
-        for one in recorded.metrics(row):
-            present |= dict.fromkeys(name for name, value in one.items() if not isinstance(value, bool))
+    present = dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, bool))
     known = [name for name in KNOWN if name in present]
     return [*known, *(name for name in present if name not in KNOWN and name not in NO_METRICS)][:PLOTTED]
 
@@ -197,35 +167,23 @@ def _short(value: float | None) -> float | None:
 
 
 def _trace_plot(
-    recorded: Recorded, number: int, name: str, traced: list[_Traced], evidence: set[int], points: int
+    recorded: Recorded, number: int, name: str, trials: Sequence[Trial], rows: Mapping[int, list[JsonObject]]
 ) -> Plot:
     data, everything = [], []
-    merged: dict[str, tuple[list[float | None], list[float | None]]] = {}
-    others = 0
-    for one in sorted(traced, key=lambda one: one.trial.outcome == "fail"):  # failures lie on top
-        if name not in one.lines:
+    for trial in trials:
+        steps = [row["step"] for row in rows[trial.number] if name in row]
+        values = [_short(finite(row[name])) for row in rows[trial.number] if name in row]
+        drawn = [value for value in values if value is not None]
+        if not drawn:
             continue
-        steps, values = one.lines[name]
-        everything += [value for value in values if value is not None]
-        outcome = one.trial.outcome if one.trial.outcome in COLOURS else "unresolved"
-        if one.trial.number not in evidence:
-            others += 1
-            xs, ys = merged.setdefault(outcome, ([], []))
-            xs += [*steps, None]
-            ys += [*values, None]
-            continue
-        said = f"trial {one.trial.number}: {tested(one.trial, recorded.answer)}"
-        line = {"color": COLOURS[outcome], "width": 2 if outcome == "fail" else 1.4}
-        data.append(_line(said, steps, values, line, outcome))
-        if outcome == "fail":
-            data.append(_failing(one.trial, steps, values))
-    hidden = others > SHOWN_AT_ONCE
-    for outcome, (xs, ys) in merged.items():
-        data.insert(0, {
-            "type": "scatter", "mode": "lines", "name": f"other trials: {outcome}", "x": xs, "y": ys,
-            "line": {"color": COLOURS[outcome], "width": 1}, "opacity": 0.25, "hoverinfo": "skip",
-            "showlegend": False, "connectgaps": False, "meta": "others", "visible": not hidden,
-        })  # fmt: skip
+        everything += drawn
+        outcome = trial.outcome if trial.outcome in COLOURS else "unresolved"
+        said = f"trial {trial.number}: {tested(trial, recorded.answer)}"
+        data.append(
+            _line(said, steps, values, {"color": COLOURS[outcome], "width": 2 if trial.failed else 1.4}, outcome)
+        )
+        if trial.failed:
+            data.append(_failing(trial, steps, values))
     axis: JsonObject = {"exponentformat": "e", "nticks": 6}
     if everything and min(everything) > 0 and max(everything) >= DECADES * median(everything):
         axis |= {"type": "log", "dtick": 1}
@@ -235,10 +193,7 @@ def _trace_plot(
         "height": 300,
         "showlegend": False,
     }
-    note = ""
-    if others:
-        note = f"{count(others, 'other trial')} drawn thin, at most {points} steps of each."
-    return Plot(f"trace-{number}", clean(shared(name)), data, layout, note)
+    return Plot(f"trace-{number}", clean(shared(name)), data, layout)
 
 
 def _line(said: str, steps: list[float], values: list[float | None], line: JsonObject, outcome: str) -> JsonObject:

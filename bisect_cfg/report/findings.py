@@ -20,73 +20,46 @@ from bisect_cfg.runner.environments import Environments
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.where import Place
-from bisect_cfg.store.causes import Report
+from bisect_cfg.store.causes import Report, Trial
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.target import Target
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What came out so far.
+    """What came out so far."""
 
-    Attributes:
-        folder: the study folder.
-        script: the target.
-        status: how it ended.
-        settings: the factors; None if it did not come to that.
-        bad_run: the first reproduction.
-        good_run: the run of the good configuration that counts; None if it did not come to that.
-        again: further runs of the bad configuration, where it failed once and never again.
-        report: of the bisection proper; None if it did not come to that.
-        start: how trials' processes came to be: "config", "imports" or "cold".
-        horizon: steps per trial.
-        origin: where the trials began; None: at the beginning of the training.
-        proven: where they did not begin at step 0, whether the claims showed the same there; None: not run.
-        placebo: how a setting that can change nothing changed the outcome, in sentences; "" if it did not, or was not
-            tried.
-        notes: sentences for the user.
-        details: by trial number, what the runner kept of it (folder, steps, remarks, ...).
-        seconds: wall-clock time of this call.
-        known: the known failure that it is, None if it is none.
-        place: where the failure happens; None if it was not looked for, or nothing came out.
-        contrast: what only failing runs say; None if that was not looked for, or is nothing.
-        safe: what was found to train; None if it did not come to that.
-        stopped: what ended this call before its time, though the causes are known; None if nothing did.
-        asked: the row of the run that a reader asked for; None if there is none.
-        environments: in which trials ran with other packages; None if none did.
-        cluster: where the trials of this call ran, as `answer` has it; None: on this machine.
-        rows: of the dataset that make the failing step fail; None if they were not looked for.
-        tried: the good sides that were tried beside a good configuration that fails as well.
-        reasons: the likeliest reasons that it does.
-    """
-
-    folder: Path
-    script: Target
-    status: Status = Status.INCONCLUSIVE
-    settings: Factors | None = None
-    bad_run: Run | None = None
-    good_run: Run | None = None
-    again: tuple[Run, ...] = ()
-    report: Report | None = None
-    start: str = COLD
-    horizon: int | None = None
-    origin: Origin | None = None
+    folder: Path  # the study folder
+    script: Target  # the target
+    status: Status = Status.INCONCLUSIVE  # how it ended
+    settings: Factors | None = None  # the factors; None if it did not come to that
+    bad_run: Run | None = None  # the first reproduction
+    good_run: Run | None = None  # the run of the good configuration that counts; None if it did not come to that
+    again: tuple[Run, ...] = ()  # further runs of the bad configuration, where it failed once and never again
+    report: Report | None = None  # of the bisection proper; None if it did not come to that
+    start: str = COLD  # how trials' processes came to be: "config", "imports" or "cold"
+    horizon: int | None = None  # steps per trial
+    origin: Origin | None = None  # where the trials began; None: at the beginning of the training
+    # where they did not begin at step 0, whether the claims showed the same there; None: not run
     proven: bool | None = None
+    # how a setting that can change nothing changed the outcome, in sentences; "" if it did not, or was not tried
     placebo: str = ""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # sentences for the user
+    # by trial number, what the runner kept of it (folder, steps, remarks, ...).
     details: Mapping[int, JsonObject] = field(default_factory=dict)
-    seconds: float = 0.0
-    known: Match | None = None
-    place: Place | None = None
-    contrast: Contrast | None = None
-    safe: Safe | None = None
+    seconds: float = 0.0  # wall-clock time of this call
+    known: Match | None = None  # the known failure that it is, None if it is none
+    place: Place | None = None  # where the failure happens; None if it was not looked for, or nothing came out
+    contrast: Contrast | None = None  # what only failing runs say; None if that was not looked for, or is nothing
+    safe: Safe | None = None  # what was found to train; None if it did not come to that
+    # what ended this call before its time, though the causes are known; None if nothing did
     stopped: InputsChanged | None = None
-    asked: JsonObject | None = None
-    environments: Environments | None = None
-    cluster: JsonObject | None = None
-    rows: FoundRows | None = None
-    tried: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
+    asked: Trial | None = None  # the run that a reader asked for; None if there is none
+    environments: Environments | None = None  # in which trials ran with other packages; None if none did
+    cluster: JsonObject | None = None  # where the trials of this call ran, as `answer` has it; None: on this machine
+    rows: FoundRows | None = None  # of the dataset that make the failing step fail; None if they were not looked for
+    tried: tuple[str, ...] = ()  # the good sides that were tried beside a good configuration that fails as well
+    reasons: tuple[str, ...] = ()  # the likeliest reasons that it does
 
     @cached_property
     def places(self) -> Places:

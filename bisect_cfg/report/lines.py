@@ -20,12 +20,12 @@ from bisect_cfg.common.failures.health import SILENT_KINDS
 from bisect_cfg.common.words import PROGRAM, clean, count, duration, percent, short_path, show, with_reasons
 from bisect_cfg.probe.redact import HIDDEN, hides
 from bisect_cfg.remedy.remedy import RemedyStatus, failure_bound, repeats_for
-from bisect_cfg.report.answer import EMPTY, RUNNING, UNTRIED, Answer, Cause, Range, Recommendation, Remedy
+from bisect_cfg.report.answer import EMPTY, RUNNING, UNTRIED, Answer, Range, Recommendation, Remedy
 from bisect_cfg.report.sentences import contrast_lines, place_lines, since_step
 from bisect_cfg.rewrite.recommended import Change, ShownEdit
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.verdict import REFUSED
-from bisect_cfg.store.causes import Claim
+from bisect_cfg.store.causes import Cause, Claim
 from bisect_cfg.targets.pinned import without_good_value
 
 TEXT, GUILTY, EDIT, COMMAND, NOTE, DIM = "text", "guilty", "edit", "command", "note", "dim"
@@ -298,10 +298,10 @@ def others(answer: Answer) -> str:
 
 
 def _cause(label: str, cause: Cause, subject: str, answer: Answer) -> Iterator[Line]:
-    yours = [f"{name} = {_value(name, levels.bad)}" for name, levels in cause.parameters.items()]
+    yours = [f"{name} = {_value(name, levels.bad)}" for name, levels in cause.levels.items()]
     yours[1:] = [f"and {setting}" for setting in yours[1:]]
     wide = min(max(map(len, yours)), SETTING_WIDTH)
-    goods = (f"{_value(name, levels.good)}" for name, levels in cause.parameters.items())
+    goods = (f"{_value(name, levels.good)}" for name, levels in cause.levels.items())
     texts = (f"{setting:<{wide}}{GOOD}{good}" for setting, good in zip(yours, goods, strict=True))
     yield from _labelled(label, texts, GUILTY)
     if cause.text:
@@ -322,10 +322,10 @@ def _cause(label: str, cause: Cause, subject: str, answer: Answer) -> Iterator[L
 
 def _claims(cause: Cause, answer: Answer) -> str:
     """``Fails 1/1 with bf16 alone, passes 1/1 without it (trials 9 and 2).``"""
-    names = list(cause.parameters)
+    names = list(cause.levels)
     fails, origin = cause.evidence.fails, answer.origin
     said, passes, trials = [f"fails {fails.seen}/{fails.runs} with {_which(names, cause)}"], [], [fails.trials]
-    for name, claim in cause.evidence.passes_without.items():
+    for name, claim in cause.evidence.without.items():
         if claim.subset is not None:
             noted = f" ({claim.note})" if claim.note else ""
             passes.append(f"{claim.seen}/{claim.runs} {_rest(name, names, claim)}{noted}")
@@ -524,7 +524,7 @@ def _others(found: Recommendation, answer: Answer, study: Commands | None) -> It
 
 def _dies_of_another(answer: Answer, remedy: Remedy) -> bool:
     """Whether a run without the cause, all else as the user has it, dies as no run with the cause does."""
-    goods = {name: levels.good for cause in answer.causes for name, levels in cause.parameters.items()}
+    goods = {name: levels.good for cause in answer.causes for name, levels in cause.levels.items()}
     reset = all(name in goods and equal(change.to, goods[name]) for name, change in remedy.changes.items())
     known = {None, answer.failure and answer.failure.signature, *(cause.signature for cause in answer.causes)}
     return reset and remedy.died not in known
@@ -539,9 +539,9 @@ def _only_delays(answer: Answer, remedy: Remedy) -> bool:
     if answer.failure is None or answer.failure.kind not in SILENT_KINDS:
         return False
     return any(
-        len(cause.parameters) > 1
-        and remedy.changes.keys() <= cause.parameters.keys()
-        and all(equal(change.to, cause.parameters[name].good) for name, change in remedy.changes.items())
+        len(cause.levels) > 1
+        and remedy.changes.keys() <= cause.levels.keys()
+        and all(equal(change.to, cause.levels[name].good) for name, change in remedy.changes.items())
         for cause in answer.causes
     )
 

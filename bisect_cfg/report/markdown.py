@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from bisect_cfg.common import words
 from bisect_cfg.common.configuration import Value
 from bisect_cfg.report.anonymous import anonymous, shared
-from bisect_cfg.report.answer import Answer, Levels, plain
+from bisect_cfg.report.answer import Answer, plain
 from bisect_cfg.report.html import STATUS, commands, title_of
 from bisect_cfg.report.lines import as_text, lines_of
 from bisect_cfg.report.recorded import Recorded, rows
@@ -46,7 +46,7 @@ def _head(answer: Answer, folder: Path | None) -> Iterator[str]:
 
 def _configuration(answer: Answer) -> Iterator[str]:
     for cause in answer.causes:
-        wanted = {name: levels.bad for name, levels in cause.parameters.items()}
+        wanted = {name: levels.bad for name, levels in cause.levels.items()}
         wanted |= {name: levels.bad for name, levels in answer.levels.items() if name in cause.companions}
         yield "**Minimal failing configuration**, all else at its good value"
         if cause.command:
@@ -54,50 +54,12 @@ def _configuration(answer: Answer) -> Iterator[str]:
             yield _block(f"# yours: {' '.join(yours.split())}\n{cause.command}", "sh")
             if cause.config is not None:
                 yield f"with this as {_code(cause.config.name)}:\n\n" + _block(cause.config.text)
-        elif answer.target.config is None:
-            yield _block("\n".join(f"{name}: {words.show(value, name)}" for name, value in wanted.items()))
         else:
-            yield _block(_script(answer, answer.target.config, wanted), "python")
+            goods = {name: levels.good for name, levels in answer.levels.items() if name not in wanted}
+            lines = [f"{name}: {words.show(value, name)}  # yours" for name, value in wanted.items()]
+            lines += [f"{name}: {words.show(value, name)}" for name, value in goods.items()]
+            yield _block("\n".join(lines), "yaml")
         return
-
-
-def _script(answer: Answer, config: str, wanted: Mapping[str, Value]) -> str:
-    """A program that runs the user's own script with the minimal failing configuration."""
-    settings = {**{name: levels.good for name, levels in answer.levels.items()}, **wanted}
-    placed = {name: value for name, value in settings.items() if "." not in name and _is_plain(value)}
-    target, origin = answer.target, answer.origin
-    command = [Path(target.script).name, *target.arguments]
-    lines = [
-        f"# Runs {command[0]}, beside which it lies.",
-        "import runpy, sys, trl",
-        "",
-        "settings = {",
-        *(f"    {name!r}: {value!r},{'  # yours' if name in wanted else ''}" for name, value in placed.items()),
-        "}",
-        *(_beside(name, settings[name], answer.levels) for name in settings if name not in placed),
-    ]
-    if origin is not None:
-        lines.append(
-            f"# It was shown from step {origin.step} of the run on; from step 0, as here, it may take as long."
-        )
-    lines += [
-        f"begin = trl.{config}.__init__",
-        f"trl.{config}.__init__ = lambda self, *args, **given: begin(self, *args, **{{**given, **settings}})",
-        f"sys.argv = {command!r}",
-        "runpy.run_path(sys.argv[0], run_name='__main__')",
-    ]
-    return "\n".join(lines)
-
-
-def _beside(name: str, value: Value, levels: Mapping[str, Levels]) -> str:
-    """What the program cannot set; a value of the user's is in the script already."""
-    yours = name in levels and levels[name].bad == value
-    return f"# {'In your script already' if yours else 'Set by hand'}: {name} = {words.show(value, name)}"
-
-
-def _is_plain(value: Value) -> bool:
-    """Whether Python can write it: not what the probe has marked as more than JSON can hold."""
-    return "'$" not in repr(value)
 
 
 def _failure(answer: Answer, log: list[str]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,15 +19,14 @@ from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.words import clean, percent
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask
-from bisect_cfg.report import answer as answered
 from bisect_cfg.report import figures
 from bisect_cfg.report.anonymous import anonymous, shared
-from bisect_cfg.report.answer import EMPTY, UNFINISHED, Answer, Levels, Trial, of_plain
+from bisect_cfg.report.answer import EMPTY, UNFINISHED, Answer, of_plain
 from bisect_cfg.report.events import Wanted
 from bisect_cfg.report.figures import COLOURS, FAIL, PASS
 from bisect_cfg.report.lines import COMMAND, DIM, EDIT, GUILTY, NOTE, TEXT, Line, as_text, lines_of
-from bisect_cfg.report.recorded import NO_METRICS, SUSPECTED, Recorded, Row, of_rows, read, rows, tested
-from bisect_cfg.store.causes import Cause, Evidence, Printed, Report
+from bisect_cfg.report.recorded import NO_METRICS, SUSPECTED, Recorded, Row, read, rows, tested
+from bisect_cfg.store.causes import Cause, Correction, Levels, Printed, Trial
 
 if TYPE_CHECKING:
     import pandas
@@ -44,7 +43,7 @@ Asks = Callable[[Wanted], tuple[int, Recorded]]
 
 
 @dataclass(frozen=True)
-class StudyReport(Report):
+class StudyReport:
     """A study with its trials: what `bisect`, `Bisection.run` and `load` return.
 
     Example:
@@ -60,8 +59,8 @@ class StudyReport(Report):
         asks: runs one more trial of it; None where that cannot be.
     """
 
-    recorded: Recorded = field(default=Recorded(None, Answer(EMPTY)), repr=False)
-    asks: Asks | None = field(default=None, repr=False, compare=False)
+    recorded: Recorded
+    asks: Asks | None = field(default=None, compare=False)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "asks": None}  # what runs trials stays where it is
@@ -70,6 +69,55 @@ class StudyReport(Report):
     def folder(self) -> Path | None:
         """Of the study; None for one of a function, which has none."""
         return self.recorded.folder
+
+    @property
+    def answer(self) -> Answer:
+        """All that result.json has (docs/result.md)."""
+        return self.recorded.answer
+
+    @property
+    def status(self) -> str:
+        """How it ended: "isolated", "no_failure", "baseline_fails", "inconclusive", or what there is of it."""
+        return self.answer.status
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """Every minimal failing set of settings that was found."""
+        return self.answer.causes
+
+    @property
+    def corrections(self) -> tuple[Correction, ...]:
+        """Settings whose reset to good was seen to cure it, those that give up least first."""
+        return self.answer.corrections
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is proven that there is no other cause."""
+        return self.answer.complete
+
+    @property
+    def safe_configuration(self) -> Configuration | None:
+        """A configuration that was run and passed, nearest to the bad one; of a script the recommended one. None if
+        there is none."""
+        found = self.answer.recommendation
+        safe = self.answer.safe_configuration if found is None else found.configuration
+        return None if safe is None else Printed(safe)
+
+    @property
+    def recommendation(self) -> JsonObject | None:
+        """Of a script: what to use instead and what that rests on, as in result.json."""
+        made: JsonObject | None = to_builtins(self.answer.recommendation)
+        return made
+
+    @property
+    def signature(self) -> str | None:
+        """Of the failure under study."""
+        return None if self.answer.failure is None else self.answer.failure.signature
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that were said on the way."""
+        return self.answer.notes
 
     @property
     def _anonymous(self) -> Recorded:
@@ -357,7 +405,7 @@ def _table(shown: Iterable[Row], bold: int | None = None) -> str:
 
 def of_folder(folder: Path, asks: Asks | None = None, storage: str | None = None) -> StudyReport:
     """A study from its folder; see `bisect_cfg.load`."""
-    return loaded(read(folder, storage), asks)
+    return StudyReport(read(folder, storage), asks)
 
 
 def of_storage(address: str, name: str | None = None) -> StudyReport:
@@ -367,62 +415,22 @@ def of_storage(address: str, name: str | None = None) -> StudyReport:
     known, trials = stored_trials(address, name)
     note = "This study has no answer yet: the same Bisection(...).run() goes on where it was."
     answer = of_plain(known) if known else Answer(UNFINISHED if trials else EMPTY, notes=(note,))
-    return loaded(Recorded(None, structs.replace(answer, trials=of_rows(trials))))
+    return StudyReport(Recorded(None, structs.replace(answer, trials=tuple(trials))))
 
 
-def loaded(recorded: Recorded, asks: Asks | None = None) -> StudyReport:
-    """The report of what a study holds."""
-    answer = recorded.answer
-    found, failure = answer.recommendation, answer.failure
-    interval = answer.reproduction.interval_95
-    return StudyReport(
-        answer.status,
-        tuple(map(_cause, answer.causes)),
-        answer.corrections,
-        answer.complete,
-        found.configuration if found is not None else None,
-        failure.signature if failure is not None else None,
-        tuple((one.settings, one.hide) for one in answer.masking),
-        answer.reproduction.rate,
-        (interval[0], interval[1]) if interval else None,
-        answer.notes,
-        seconds=answer.seconds or 0.0,
-        recommendation=to_builtins(found),
-        message=failure.message if failure is not None else "",
-        recorded=recorded,
-        asks=asks,
-    )
-
-
-def _cause(known: answered.Cause) -> Cause:
-    values = {name: {"good": levels.good, "bad": levels.bad} for name, levels in known.parameters.items()}
-    evidence = Evidence(known.evidence.fails, known.evidence.passes_without)
-    return Cause(tuple(sorted(values)), values, known.companions, known.signature, evidence, known.inseparable)
-
-
-def with_plots(report: Report, recorded: Recorded, asks: Asks | None = None) -> StudyReport:
-    """A report as it came, with what its study holds."""
-    known = {one.name: getattr(report, one.name) for one in fields(Report)}
-    known["recommendation"] = to_builtins(recorded.answer.recommendation)
-    return StudyReport(**known, recorded=recorded, asks=asks)
-
-
-def with_trials(
-    report: Report, answer: Answer, trials: Callable[[], list[JsonObject]], ask: Callable[[Wanted], int]
-) -> StudyReport:
+def of_function(answer: Answer, trials: Callable[[], list[Trial]], ask: Callable[[Wanted], int]) -> StudyReport:
     """The report of a study that has no folder.
 
     Args:
-        report: as it came.
-        answer: the same, without its trials (`answer_of_report`).
+        answer: without its trials.
         trials: of its study, as they are now.
         ask: runs one more trial, and tells its number.
     """
 
     def recorded() -> Recorded:
-        return Recorded(None, structs.replace(answer, trials=of_rows(trials())))
+        return Recorded(None, structs.replace(answer, trials=tuple(trials())))
 
     def asks(wanted: Wanted) -> tuple[int, Recorded]:
         return ask(wanted), recorded()
 
-    return with_plots(report, recorded(), asks)
+    return StudyReport(recorded(), asks)

@@ -171,7 +171,7 @@ def first_of_all(causes: Sequence[Cause], issue: KnownIssue | None) -> str:
     """
     if issue is None or not issue.environment:
         return ""
-    named = sorted({name for cause in causes for name in cause.parameters})
+    named = sorted({name for cause in causes for name in cause.levels})
     return f"{issue.cures[0].strip()} Then keep {', '.join(named)}: the change below is only the workaround."
 
 

@@ -18,23 +18,14 @@ import msgspec
 
 from bisect_cfg.common import words
 from bisect_cfg.common.configuration import Purpose, Value, equal
-from bisect_cfg.common.json_files import JsonObject, digest, strict
+from bisect_cfg.common.json_files import JsonObject, digest
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import METRICS_FILE
-from bisect_cfg.report.answer import (
-    EMPTY,
-    RUNNING,
-    UNFINISHED,
-    Answer,
-    Failure,
-    Target,
-    Trial,
-    of_plain,
-    read_answer,
-)
+from bisect_cfg.report.answer import EMPTY, RUNNING, UNFINISHED, Answer, Failure, Target, read_answer
 from bisect_cfg.report.answer_of import failure_of
 from bisect_cfg.runner.runs import load_run
 from bisect_cfg.runner.traces import tail_of_log
+from bisect_cfg.store.causes import Trial
 from bisect_cfg.store.folder import check_entries, is_at_work
 from bisect_cfg.store.state import STATE_FILE, State, read_state
 
@@ -54,15 +45,10 @@ NO_METRICS = frozenset({"time", "step", "training"})
 
 @dataclass(frozen=True)
 class Recorded:
-    """What is known of a study.
+    """What is known of a study."""
 
-    Attributes:
-        folder: of the study; None for one of a function, whose trials leave no files.
-        answer: of the study, or as much of it as there is.
-    """
-
-    folder: Path | None
-    answer: Answer
+    folder: Path | None  # of the study; None for one of a function, whose trials leave no files
+    answer: Answer  # of the study, or as much of it as there is
 
     @property
     def log(self) -> list[str]:
@@ -79,9 +65,9 @@ class Recorded:
         asked = (trial.number for trial in self.answer.trials if trial.kind is Purpose.ASKED)
         return {*self.answer.evidence, *asked}
 
-    def metrics(self, trial: Trial, most: int | None = None) -> list[JsonObject]:
+    def metrics(self, trial: Trial) -> list[JsonObject]:
         """The metric rows of a trial; see `read_metrics`."""
-        return list(trial.metrics) if self.folder is None else read_metrics(self.folder / trial.folder, most)
+        return list(trial.metrics) if self.folder is None else read_metrics(self.folder / trial.folder)
 
     def only(self, trials: Iterable[Trial]) -> Recorded:
         """The same study with these trials alone."""
@@ -115,8 +101,7 @@ def _unfinished(folder: Path, state: State | None, storage: str | None, working:
     from bisect_cfg.store.rows import recorded_trials, stored_trials  # of a finished study no database is looked at
 
     elsewhere = state.study if state is not None and storage and state.storage == digest(storage) else None
-    rows = recorded_trials(folder) if elsewhere is None else stored_trials(storage or "", elsewhere)[1]
-    trials = of_rows(rows)
+    trials = tuple(recorded_trials(folder) if elsewhere is None else stored_trials(storage or "", elsewhere)[1])
     first = next((trial.folder for trial in trials if trial.kind is Purpose.BAD_BASELINE), None)
     status, note = _why_unfinished(trials, working, _last_begun(folder) is not None)
     if elsewhere is None and state is not None and state.study and not (folder / "study.db").exists():
@@ -136,12 +121,6 @@ def _unfinished(folder: Path, state: State | None, storage: str | None, working:
         notes=(note,),
         seconds=sum(trial.seconds or 0.0 for trial in trials),
     )
-
-
-def of_rows(rows: list[JsonObject]) -> tuple[Trial, ...]:
-    """Rows of the storage (`store.rows`) as trials of an answer; with their secrets, so that values can be compared."""
-    answer = Answer("", tuple(Trial(**row) for row in rows))
-    return of_plain(strict(msgspec.to_builtins(answer, enc_hook=repr))).trials
 
 
 def _last_begun(folder: Path) -> Path | None:
@@ -169,19 +148,12 @@ def _why_unfinished(trials: Iterable[Trial], working: bool, begun: bool) -> tupl
     return UNFINISHED, f"This study has no answer: it ended {when}. {again}"
 
 
-def read_metrics(folder: Path, most: int | None = None) -> list[JsonObject]:
-    """A trial's metric rows, as far as they can be read, of the training that it is about.
-
-    Args:
-        folder: of the trial.
-        most: no more rows than this, evenly spaced, and the last one; None for all. The others are not even parsed.
-    """
+def read_metrics(folder: Path) -> list[JsonObject]:
+    """The metric rows in the folder of a trial, as far as they can be read, of the training that it is about."""
     try:
         lines = (folder / METRICS_FILE).read_bytes().splitlines()
     except OSError:
         return []
-    if most is not None and len(lines) > most:
-        lines = [lines[number * (len(lines) - 1) // (most - 1)] for number in range(most)]
     rows = []
     for line in lines:
         try:
@@ -199,32 +171,20 @@ def read_metrics(folder: Path, most: int | None = None) -> list[JsonObject]:
 
 @dataclass(frozen=True)
 class Row:
-    """A trial in the tables.
+    """A trial in the tables."""
 
-    Attributes:
-        number: of the trial.
-        outcome: "pass", "fail", "unresolved" or "running".
-        what: what it tests.
-        came: what came out, and when.
-        seconds: how long it took, in words.
-        reason: why it was asked.
-        cleared: which settings it ruled out.
-        evidence: whether the answer rests on it.
-    """
-
-    number: int
-    outcome: str
-    what: str
-    came: str
-    seconds: str
-    reason: str
-    cleared: str
-    evidence: bool
+    number: int  # of the trial
+    outcome: str  # "pass", "fail", "unresolved" or "running"
+    what: str  # what it tests
+    came: str  # what came out, and when
+    seconds: str  # how long it took, in words
+    reason: str  # why it was asked
+    evidence: bool  # whether the answer rests on it
 
 
 def rows(answer: Answer) -> list[Row]:
     """Every trial in words."""
-    evidence, cleared = set(answer.evidence), ruled_out(answer.trials)
+    evidence = set(answer.evidence)
     return [
         Row(
             trial.number,
@@ -233,7 +193,6 @@ def rows(answer: Answer) -> list[Row]:
             _came(trial),
             "" if trial.seconds is None else words.duration(trial.seconds),
             trial.reason or trial.purpose,
-            ", ".join(cleared.get(trial.number, ())),
             trial.number in evidence,
         )
         for trial in answer.trials
@@ -265,19 +224,6 @@ def tested(trial: Trial, answer: Answer) -> str:
     if not values or not levels:  # it ended before its settings were known, or nothing was isolated
         return "the good configuration" if trial.kind is Purpose.GOOD_BASELINE else "your configuration"
     return words.subset([name for name in levels if answer.level(trial, name) == "bad"], list(levels))
-
-
-def ruled_out(trials: Iterable[Trial]) -> dict[int, list[str]]:
-    """Number of a trial -> the factors that were suspected when it was asked, and were not when the next one was.
-
-    Args:
-        trials: in the order of the reasoning.
-    """
-    known = [(trial.number, trial.suspicion) for trial in trials if trial.suspicion]
-    found: dict[int, list[str]] = {}
-    for (number, before), (_, after) in zip(known, known[1:], strict=False):
-        found[number] = [name for name, was in before.items() if was >= SUSPECTED > after.get(name, 0.0)]
-    return found
 
 
 def finite(value: Value) -> float | None:

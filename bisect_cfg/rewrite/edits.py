@@ -46,22 +46,16 @@ Changes = Mapping[str, ShownChange]
 
 @dataclass(frozen=True)
 class Edits:
-    """What to change.
+    """What to change."""
 
-    Attributes:
-        spans: by file, in the order of the text (of a notebook the script that its cells amount to); the command line,
-            None, comes first.
-        unplaced: what they do not change.
-        texts: path -> text of all that they are about, as it is; None for the command line.
-        command: the whole command from now on; "" where it stays as it is.
-        config: of a command, the diff of its configuration file or arguments; "" for a script.
-    """
-
+    # by file, in the order of the text (of a notebook the script that its cells amount to); the command line, None,
+    # comes first
     spans: Mapping[Path | None, Sequence[Span]] = field(default_factory=dict)
-    unplaced: tuple[Unplaced, ...] = ()
+    unplaced: tuple[Unplaced, ...] = ()  # what they do not change
+    # path -> text of all that they are about, as it is; None for the command line
     texts: Mapping[Path | None, str] = field(default_factory=dict)
-    command: str = ""
-    config: str = ""
+    command: str = ""  # the whole command from now on; "" where it stays as it is
+    config: str = ""  # of a command, the diff of its configuration file or arguments; "" for a script
 
     @property
     def paths(self) -> list[Path]:

@@ -29,35 +29,24 @@ SAVED = "transformers_version"
 
 @dataclass(frozen=True)
 class Places:
-    """Where the settings of a run are written.
+    """Where the settings of a run are written."""
 
-    Attributes:
-        words: of the whole command.
-        arguments: how many of them, at the end, are the script's own.
-        launcher: how many of them, from the beginning, the launcher takes settings from.
-        python: path -> text, the script first, then what else of the user's it imports.
-        files: path -> text of the YAML, JSON and TOML files that configured the run.
-        config: the class of the training config.
-        fields: of the training config.
-        assigned: those that the run was seen to set as attributes of the finished config.
-        built: namespace of settings -> the line (absolute path, number) that was seen to build what has them.
-        flags: own setting of the script -> what its parser calls it.
-        settings: the factors; None where all changes are of what stands in a file.
-        command: the target, if it is a command of any kind.
-    """
-
-    words: Sequence[str] = ()
-    arguments: int = 0
-    launcher: int = 0
+    words: Sequence[str] = ()  # of the whole command
+    arguments: int = 0  # how many of them, at the end, are the script's own
+    launcher: int = 0  # how many of them, from the beginning, the launcher takes settings from
+    # path -> text, the script first, then what else of the user's it imports
     python: Mapping[Path, str] = field(default_factory=dict)
+    # path -> text of the YAML, JSON and TOML files that configured the run
     files: Mapping[Path, str] = field(default_factory=dict)
-    config: str = "GRPOConfig"
-    fields: Collection[str] = ()
-    assigned: Collection[str] = ()
+    config: str = "GRPOConfig"  # the class of the training config
+    fields: Collection[str] = ()  # of the training config
+    assigned: Collection[str] = ()  # those that the run was seen to set as attributes of the finished config
+    # namespace of settings -> the line (absolute path, number) that was seen to build what has them
     built: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    # own setting of the script -> what its parser calls it
     flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    settings: Factors | None = None
-    command: CommandTarget | None = None
+    settings: Factors | None = None  # the factors; None where all changes are of what stands in a file
+    command: CommandTarget | None = None  # the target, if it is a command of any kind
 
 
 def places_of(target: Target, settings: Factors, bad_run: Any) -> Places:

@@ -31,25 +31,15 @@ CONVERSIONS = ("float", "int", "str", "bool")
 
 @dataclass(frozen=True, eq=False)
 class _Gift:
-    """A value that is given to a name.
+    """A value that is given to a name."""
 
-    Attributes:
-        name: the name.
-        value: the node of the value; None where a statement binds the name to what is not written there.
-        kind: "keyword", "key", "attribute", "default" or "variable".
-        holder: of a keyword its call, of a key its dictionary.
-        also: other names of the same (the flags of an option).
-        within: of a key, the name that its dictionary is given to.
-        source: the file.
-    """
-
-    name: str
-    value: ast.expr | None
-    kind: str
-    holder: ast.Call | ast.Dict | None = None
-    also: tuple[str, ...] = ()
-    within: str = ""
-    source: _Source | None = None
+    name: str  # the name
+    value: ast.expr | None  # the node of the value; None where a statement binds the name to what is not written there
+    kind: str  # "keyword", "key", "attribute", "default" or "variable"
+    holder: ast.Call | ast.Dict | None = None  # of a keyword its call, of a key its dictionary
+    also: tuple[str, ...] = ()  # other names of the same (the flags of an option)
+    within: str = ""  # of a key, the name that its dictionary is given to
+    source: _Source | None = None  # the file
 
 
 class _Source:

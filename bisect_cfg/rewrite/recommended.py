@@ -6,9 +6,7 @@ from typing import Any
 
 import msgspec
 
-
-class Part(msgspec.Struct, frozen=True, dict=True):
-    """A part of the answer; what a file lacks of it has its default, and keys that are not known are skipped."""
+from bisect_cfg.store.causes import Part
 
 
 class Change(Part):

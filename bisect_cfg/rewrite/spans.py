@@ -18,19 +18,12 @@ OTHER_NAMES = {"dtype": ("dtype", "torch_dtype")}
 
 @dataclass(frozen=True)
 class Change:
-    """One setting and its two values.
+    """One setting and its two values."""
 
-    Attributes:
-        name: as users and reports write it (`learning_rate`, `model.dtype`).
-        old: the value that the run had.
-        new: the value to use. None is written as None where files hold values; a flag with it is left out.
-        added: whether the user does not set it so far.
-    """
-
-    name: str
-    old: Value
-    new: Value
-    added: bool = False
+    name: str  # as users and reports write it (`learning_rate`, `model.dtype`).
+    old: Value  # the value that the run had
+    new: Value  # the value to use. None is written as None where files hold values; a flag with it is left out.
+    added: bool = False  # whether the user does not set it so far
 
     @property
     def _keys(self) -> list[str]:
@@ -71,21 +64,13 @@ class Piece:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a text gives a value to a name.
+    """Where a text gives a value to a name."""
 
-    Attributes:
-        start: of the name or the value, to say the line.
-        shown: the part of the text that gives the value.
-        matches: whether the value is the one that the run had.
-        put: value -> the piece that writes it there, None if that is not possible.
-        read_from: other names that the value is read from (``lr`` of ``learning_rate=args.lr``).
-    """
-
-    start: int
-    shown: str
-    matches: bool
-    put: Callable[[Value], Piece | None]
-    read_from: tuple[str, ...] = ()
+    start: int  # of the name or the value, to say the line
+    shown: str  # the part of the text that gives the value
+    matches: bool  # whether the value is the one that the run had
+    put: Callable[[Value], Piece | None]  # value -> the piece that writes it there, None if that is not possible
+    read_from: tuple[str, ...] = ()  # other names that the value is read from (``lr`` of ``learning_rate=args.lr``).
 
 
 class Span(NamedTuple):

@@ -1,12 +1,17 @@
-"""The answer of a bisection, as data."""
+"""The answer of a bisection, as data: claims, causes, corrections and trials in the form of result.json.
+
+The search's conclusion, the answer of a study and the report of a notebook hold the same objects.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Value
-from bisect_cfg.common.json_files import JsonObject
+import msgspec
+
+from bisect_cfg.common.configuration import Outcome, Purpose, Value
 from bisect_cfg.probe.redact import HIDDEN, hides, scrub
 
 SHOWN_LENGTH = 60
@@ -16,6 +21,10 @@ RETURNED_FALSE = "fail"
 """The signature of a function that returned False: it says no more than that it failed."""
 
 
+class Part(msgspec.Struct, frozen=True, dict=True):
+    """A part of the answer; what a file lacks of it has its default, and keys that are not known are skipped."""
+
+
 class Printed(dict[str, Value]):
     """Settings by name. Printed, they are without the secrets in them: the output of a cell is kept and passed on."""
 
@@ -23,112 +32,170 @@ class Printed(dict[str, Value]):
         return str(scrub(repr(dict(self))))
 
 
-@dataclass(frozen=True)
-class Claim:
-    """That a configuration fails, or passes, and how often that was seen."""
+class Levels(Part, frozen=True):
+    """The two values of a setting."""
 
-    subset: tuple[str, ...] | None  # the factors that were bad in the run; None if no such configuration can be valid
-    seen: int = 0  # runs that came out as claimed
-    runs: int = 0  # runs that came out at all (PASS or FAIL)
-    trials: tuple[int, ...] = ()  # their numbers
-    note: str = ""  # why there is no run, when there is none
+    good: Any
+    bad: Any
+
+
+class Claim(Part, frozen=True):
+    """That a configuration fails, or passes, and how often that was seen.
+
+    Attributes:
+        subset: the factors that were bad in the run; None if no such configuration can be valid.
+        seen: runs that came out as claimed.
+        runs: runs that came out at all (PASS or FAIL).
+        trials: their numbers.
+        note: why there is no run, when there is none.
+    """
+
+    subset: tuple[str, ...] | None
+    seen: int = 0
+    runs: int = 0
+    trials: tuple[int, ...] = ()
+    note: str = ""
 
     def __str__(self) -> str:
         return self.note if self.subset is None else f"{self.seen}/{self.runs}"
 
+    def __repr__(self) -> str:
+        """With the numbers of its trials."""
+        if self.subset is None or not self.trials:
+            return str(self)
+        return f"{self} (trial{'s' if len(self.trials) > 1 else ''} {', '.join(map(str, self.trials))})"
 
-@dataclass(frozen=True)
-class Evidence:
+
+class Evidence(Part, frozen=True):
     """What a cause rests on: it fails, and without any one of its parameters it passes."""
 
     fails: Claim
-    without: Mapping[str, Claim]
+    without: dict[str, Claim] = msgspec.field(name="passes_without")
 
     def __repr__(self) -> str:
-        parts = [f"fails {_evidence(self.fails)}"]
-        parts += [f"passes {_evidence(claim)} without {name}" for name, claim in self.without.items()]
-        return ", ".join(parts)
-
-    @property
-    def trials(self) -> tuple[int, ...]:
-        """The numbers of all the trials, ascending."""
-        return tuple(sorted({*self.fails.trials, *(n for c in self.without.values() for n in c.trials)}))
+        passes = (f"passes {claim!r} without {name}" for name, claim in self.without.items())
+        return ", ".join([f"fails {self.fails!r}", *passes])
 
 
-@dataclass(frozen=True)
-class Cause:
+class ConfigFile(Part, frozen=True):
+    """A configuration file that a command names."""
+
+    name: str
+    text: str
+
+
+class Cause(Part, frozen=True):
     """A minimal failing subset.
 
     Attributes:
-        parameters: its factors, sorted by name.
-        values: name -> {"good": value, "bad": value}.
-        companions: what else was bad in the proving runs, only so that they were valid.
-        signature: the failure.
+        levels: the two values of each of its factors.
         evidence: the trials it rests on.
+        companions: what else was bad in the proving runs, only so that they were valid.
         inseparable: those of the parameters that no valid configuration tells apart.
+        signature: the failure.
+        step: at which it fails by itself.
+        text: what the run does with it: "dies with SIGFPE at step 1".
+        watched: for how many steps at least the runs went on whose passing it rests on; None where they came to their
+            own end.
+        command: of a target of any kind, the whole command with it alone.
+        config: the file which that names.
     """
 
-    parameters: tuple[str, ...]
-    values: Mapping[str, Mapping[str, Value]]
-    companions: tuple[str, ...]
-    signature: str | None
+    levels: dict[str, Levels] = msgspec.field(name="parameters")
     evidence: Evidence
+    companions: tuple[str, ...] = ()
     inseparable: tuple[str, ...] = ()
+    signature: str | None = None
+    step: int | None = None
+    text: str = ""
+    watched: int | None = None
+    command: str | None = None
+    config: ConfigFile | None = None
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Its factors, sorted by name."""
+        return tuple(sorted(self.levels))
+
+    @property
+    def values(self) -> dict[str, dict[str, Value]]:
+        """Name -> {"good": value, "bad": value}."""
+        return {name: {"good": one.good, "bad": one.bad} for name, one in self.levels.items()}
 
     def __repr__(self) -> str:
         return f"<{self}: {self.evidence!r}>"
 
     def __str__(self) -> str:
-        levels = (
-            f"{name}={_shown(name, v['bad'])} (good: {_shown(name, v['good'])})" for name, v in self.values.items()
-        )
-        return " with ".join(levels)
+        shown = (f"{n}={_shown(n, one.bad)} (good: {_shown(n, one.good)})" for n, one in self.levels.items())
+        return " with ".join(shown)
 
 
-@dataclass(frozen=True)
-class Correction:
+class Correction(Part, frozen=True):
     """Factors whose reset to good cures the bad configuration."""
 
     parameters: tuple[str, ...]
     passes: Claim
 
 
-@dataclass(frozen=True)
-class TrialRow:
-    """A real run."""
+class Trial(Part, frozen=True):
+    """A real run, baselines included.
 
-    number: int  # of the trial
-    outcome: Outcome  # the verdict on it
-    signature: str | None  # of its failure; None if it did not fail
-    seconds: float  # it took
-    step: int | None  # the optimizer step at which it failed, or ended; None if that is not known
-    purpose: Purpose  # what it was for
-    # which run it was where several have the same purpose; of one for safe values, for which part of that
-    run: str = ""
-    reason: str = ""  # why it was asked
-    companions: tuple[str, ...] = ()  # what was bad only so that it was valid
-    values: Configuration = field(default_factory=dict)  # of the factors, by name
+    Attributes:
+        number: of the trial.
+        outcome: the verdict on it: "pass", "fail", "unresolved", or "running".
+        purpose: what it was for, with the run it was where several have the same purpose.
+        signature: of its failure; None if it did not fail.
+        seconds: it took.
+        step: the optimizer step at which it failed, else how many it trained; None if that is not known.
+        reason: why it was asked.
+        companions: what was bad only so that it was valid.
+        values: of the factors, by name.
+        folder: of what it traced, in that of the study.
+        start: how its process came to be.
+        seed: of a run for safe values.
+        suspicion: of each factor, when it was asked.
+        remarks: oddities.
+        metrics: of a function, what it told of its steps.
+    """
 
-    def record(self) -> dict[str, Value]:
-        """All but the values, as tables and files show it: the names are those of `RECORDED`."""
-        return {
-            "number": self.number,
-            "outcome": self.outcome.value,
-            "signature": self.signature,
-            "seconds": self.seconds,
-            "step": self.step,
-            "purpose": self.purpose.of_run(self.run),
-            "reason": self.reason,
-            "companions": ", ".join(self.companions),
-        }
+    number: int
+    outcome: str
+    purpose: str
+    signature: str | None = None
+    seconds: float | None = None
+    step: int | None = None
+    reason: str = ""
+    companions: str = ""
+    values: dict[str, Any] = {}
+    folder: str = ""
+    start: str | None = None
+    seed: int | None = None
+    suspicion: dict[str, float] | None = None
+    remarks: tuple[str, ...] = ()
+    metrics: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def kind(self) -> Purpose:
+        """What it was for."""
+        return Purpose.read(self.purpose)[0]
+
+    @property
+    def failed(self) -> bool:
+        """Whether it shows the failure under study."""
+        return self.outcome == Outcome.FAIL.value
+
+    @property
+    def passed(self) -> bool:
+        """Whether it shows no failure."""
+        return self.outcome == Outcome.PASS.value
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a bisection has found; `StudyReport` is the same with its trials and plots.
+    """What a bisection has found.
 
     Attributes:
-        status: how it ended, a `Status`; of a study without an answer another word, as in its report.
+        status: how it ended, a `Status`.
         causes: every minimal failing subset found.
         corrections: tested ones, the one that gives up least first.
         complete: whether there is provably (or, if the failure is flaky, with the stated confidence) no
@@ -142,7 +209,6 @@ class Report:
         notes: honest sentences.
         rows: the trials.
         seconds: time spent in trials.
-        recommendation: of a training script: what to use instead and what that rests on, as in result.json.
         stopped: which limit has ended the search before its time, in a sentence; "" if none did.
         message: what the failing run says of itself, with its own numbers; "" if it says nothing.
     """
@@ -151,34 +217,22 @@ class Report:
     causes: tuple[Cause, ...] = ()
     corrections: tuple[Correction, ...] = ()
     complete: bool = False
-    safe_configuration: dict[str, Value] | None = None
+    safe_configuration: Mapping[str, Value] | None = None
     signature: str | None = None
     masking: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
     reproduction_rate: float | None = None
     reproduction_interval: tuple[float, float] | None = None
     notes: tuple[str, ...] = ()
-    rows: tuple[TrialRow, ...] = field(default=(), repr=False)
+    rows: tuple[Trial, ...] = field(default=(), repr=False)
     seconds: float = 0.0
-    recommendation: JsonObject | None = field(default=None, repr=False)
-    stopped: str = field(default="", repr=False)
-    message: str = field(default="", repr=False)
-
-    def __post_init__(self) -> None:
-        if self.safe_configuration is not None:
-            object.__setattr__(self, "safe_configuration", Printed(self.safe_configuration))
+    stopped: str = ""
+    message: str = ""
 
 
 def _shown(name: str, value: Value) -> str:
     """A value of a setting, not at any length, and no secret."""
     words = HIDDEN if hides(name, value) else scrub(repr(value))
     return words if len(words) <= SHOWN_LENGTH else words[: SHOWN_LENGTH - 3] + "..."
-
-
-def _evidence(claim: Claim) -> str:
-    """A claim with the numbers of its trials."""
-    if claim.subset is None or not claim.trials:
-        return str(claim)
-    return f"{claim} (trial{'s' if len(claim.trials) > 1 else ''} {', '.join(map(str, claim.trials))})"
 
 
 def wilson(successes: int, runs: int) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from bisect_cfg.common.configuration import Outcome, Value
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import scrub
-from bisect_cfg.store.causes import TrialRow
+from bisect_cfg.store.causes import Trial
 from bisect_cfg.store.encoding import purpose_of, result_of, values_of
 from bisect_cfg.store.storage import BESIDE, cannot_open, open_storage, sqlite_storage
 from bisect_cfg.store.store import CONCLUDED, VOID
@@ -29,8 +29,8 @@ Levels = Mapping[str, tuple[Value, Value]]
 """Factor -> its good and its bad value."""
 
 
-def recorded_trials(folder: Path) -> list[JsonObject]:
-    """One row a trial of a study's folder, running ones included; empty if none is recorded there.
+def recorded_trials(folder: Path) -> list[Trial]:
+    """The trials of a study's folder, running ones included; empty if none is recorded there.
 
     Raises:
         InputError: the database is damaged.
@@ -51,8 +51,8 @@ def recorded_trials(folder: Path) -> list[JsonObject]:
         raise cannot_open(path, error, advice) from None
 
 
-def stored_trials(address: str, name: str | None = None) -> tuple[JsonObject, list[JsonObject]]:
-    """What was concluded in a study of a storage (without a name: the only one), {} if nothing yet, and a row a trial.
+def stored_trials(address: str, name: str | None = None) -> tuple[JsonObject, list[Trial]]:
+    """What was concluded in a study of a storage (without a name: the only one), {} if nothing yet, and its trials.
 
     Raises:
         InputError: the storage cannot be opened, or has no such study.
@@ -74,49 +74,40 @@ def stored_trials(address: str, name: str | None = None) -> tuple[JsonObject, li
     return known[name].user_attrs.get(CONCLUDED) or {}, _stored_rows(storage, known[name])
 
 
-def _stored_rows(storage: BaseStorage, study: StudySummary) -> list[JsonObject]:
+def _stored_rows(storage: BaseStorage, study: StudySummary) -> list[Trial]:
     factors = study.user_attrs.get("factors") or {}
     trials = optuna.load_study(study_name=study.study_name, storage=storage).get_trials(deepcopy=False)
     return rows_of(trials, {name: (_read(good), _read(bad)) for name, (good, bad) in factors.items()})
 
 
-def rows_of(trials: Iterable[FrozenTrial], levels: Levels) -> list[JsonObject]:
-    """One row a trial, running ones included, without those that count for nothing."""
-    rows = []
-    for trial in trials:
-        known, values = trial.user_attrs, values_of(trial, levels)
-        if known.get("outcome") in VOID or values is None:
-            continue
-        attributes = known.get("attributes") or {}
-        rows.append(
-            {
-                **row_of(trial, levels).record(),
-                "outcome": known.get("outcome", "") if trial.state.is_finished() else "running",
-                "seconds": known.get("seconds"),
-                "values": values,
-                "suspicion": known.get("suspicion"),
-                "folder": f"trials/{attributes.get('folder', trial.number)}",
-                "start": attributes.get("level"),
-                "remarks": [],
-                "metrics": [{"step": step, INTERMEDIATE: value} for step, value in trial.intermediate_values.items()],
-            }
-        )
-    return rows
+def rows_of(trials: Iterable[FrozenTrial], levels: Levels) -> list[Trial]:
+    """The trials of a study, running ones included, without those that count for nothing."""
+    return [
+        row_of(trial, levels)
+        for trial in trials
+        if trial.user_attrs.get("outcome") not in VOID and values_of(trial, levels) is not None
+    ]
 
 
-def row_of(trial: FrozenTrial, levels: Levels, outcome: Outcome | None = None) -> TrialRow:
-    """The row of a trial, with its outcome by what is known now, or as recorded."""
-    result, known = result_of(trial), trial.user_attrs
-    return TrialRow(
+def row_of(trial: FrozenTrial, levels: Levels, outcome: Outcome | None = None) -> Trial:
+    """A trial of the storage, with its outcome by what is known now, or as recorded."""
+    known, result, over = trial.user_attrs, result_of(trial), trial.state.is_finished()
+    purpose, run = purpose_of(trial)
+    seen = known.get("outcome", result.outcome.value) if outcome is None else outcome.value
+    return Trial(
         trial.number,
-        outcome or Outcome(known.get("outcome", result.outcome)),
+        seen if over else "running",
+        purpose.of_run(run),
         result.signature,
-        result.seconds,
+        result.seconds if over else None,
         result.step_of_training,
-        *purpose_of(trial),
         known.get("reason", ""),
-        tuple(known.get("companions", ())),
+        ", ".join(known.get("companions", ())),
         values_of(trial, levels) or {},
+        f"trials/{result.attributes.get('folder', trial.number)}",
+        result.attributes.get("level"),
+        suspicion=known.get("suspicion"),
+        metrics=tuple({"step": step, INTERMEDIATE: value} for step, value in trial.intermediate_values.items()),
     )
 
 

@@ -54,7 +54,7 @@ from bisect_cfg.report.events import (
 from bisect_cfg.runner.function import UNUSABLE, FunctionRunner, TrialFunction, identity_of, result_of_answer
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
-from bisect_cfg.store.causes import Report
+from bisect_cfg.store.causes import Levels, Report, Trial
 from bisect_cfg.store.encoding import SUBSET, WANTED
 from bisect_cfg.store.interface import Engine, Runner, TrialRequest, TrialResult, run_alone
 from bisect_cfg.store.rows import rows_of
@@ -179,14 +179,14 @@ class Bisection:
         """
         from bisect_cfg.report.answer import plain
         from bisect_cfg.report.answer_of import answer_of_report
-        from bisect_cfg.report.notebook import with_trials
+        from bisect_cfg.report.notebook import of_function
 
         with self._shown():
             report = self.search()
         self.recorded.show(report.safe_configuration if report.causes else None)
         answer = answer_of_report(report)
         self._store.conclude(plain(answer))
-        return with_trials(report, answer, self.rows, self.ask)
+        return of_function(answer, self.rows, self.ask)
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
@@ -298,7 +298,6 @@ class Bisection:
 
     def _repr_html_(self) -> str:
         """The notebook's view: the settings that differ, and how far it is."""
-        from bisect_cfg.report.answer import Levels
         from bisect_cfg.report.notebook import factor_frame
 
         progress = self.progress()
@@ -309,8 +308,8 @@ class Bisection:
         frame = factor_frame(levels, guilty, progress.suspicion, settled=False)
         return f"<p>{told}</p>{frame.to_html(index=False)}"
 
-    def rows(self) -> list[JsonObject]:
-        """The trials in the form of result.json."""
+    def rows(self) -> list[Trial]:
+        """The trials, those that are running as well."""
         return rows_of(self._store.study.get_trials(deepcopy=False), self._store.levels)
 
     def _from_now(self) -> Limits:

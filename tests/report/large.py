@@ -8,9 +8,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from bisect_cfg.report.answer import Cause, Evidence, Levels, Published, Range, Trial, write_answer
+from bisect_cfg.report.answer import Published, Range, write_answer
 from bisect_cfg.rewrite.recommended import Change
-from bisect_cfg.store.causes import Claim
+from bisect_cfg.store.causes import Cause, Claim, Evidence, Levels, Trial
 from tests.report.cases import ONE
 
 METRICS = (

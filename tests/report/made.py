@@ -17,7 +17,7 @@ from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Ended, Observation
-from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Report, TrialRow
+from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Levels, Report, Trial
 from bisect_cfg.store.state import State
 from bisect_cfg.targets.captured import Capture, Source
 from bisect_cfg.targets.factors import Factor, Factors
@@ -36,10 +36,11 @@ IDENTITY = {"script": "train.py", "arguments": [], "python": "", "folder": "/", 
 STATE = State({**IDENTITY, "good_file_hash": None}, {})
 
 
-def row(number: int, outcome: Outcome, purpose: Purpose, bf16: bool = True, rate: float = 1e-3) -> TrialRow:
+def row(number: int, outcome: Outcome, purpose: Purpose, bf16: bool = True, rate: float = 1e-3) -> Trial:
     failed = outcome is Outcome.FAIL
     values = {"bf16": bf16, "learning_rate": rate}
-    return TrialRow(number, outcome, "SIGFPE" if failed else None, 1.0, 3 if failed else 10, purpose, values=values)
+    signature, step = "SIGFPE" if failed else None, 3 if failed else 10
+    return Trial(number, outcome.value, purpose.value, signature, 1.0, step, values=values)
 
 
 ROWS = (
@@ -48,13 +49,8 @@ ROWS = (
     row(2, Outcome.FAIL, Purpose.CAUSE_FAILS, True, 1e-6),
     row(3, Outcome.PASS, Purpose.CORRECTION, False),
 )
-CAUSE = Cause(
-    ("bf16",),
-    {"bf16": {"good": False, "bad": True}},
-    (),
-    "SIGFPE",
-    Evidence(Claim(("bf16",), 1, 1, (2,)), {"bf16": Claim((), 1, 1, (1,))}),
-)
+EVIDENCE = Evidence(Claim(("bf16",), 1, 1, (2,)), {"bf16": Claim((), 1, 1, (1,))})
+CAUSE = Cause({"bf16": Levels(False, True)}, EVIDENCE, signature="SIGFPE")
 REPORT = Report(
     "isolated",
     (CAUSE,),

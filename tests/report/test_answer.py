@@ -19,10 +19,10 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.explain import explain_text
 from bisect_cfg.probe.protocol import Origin, Placed, PlacedModel, Raised, TrainBegin, Weights
-from bisect_cfg.report.answer import Answer, Levels, of_plain, plain, read_answer, write_answer
+from bisect_cfg.report.answer import Answer, of_plain, plain, read_answer, write_answer
 from bisect_cfg.report.answer_of import failure_of, known_issue
 from bisect_cfg.runner.ranks import DIFFERS
-from bisect_cfg.store.causes import wilson
+from bisect_cfg.store.causes import Levels, wilson
 from bisect_cfg.targets.factors import Factor
 from tests.report import made
 from tests.report.cases import CASES, ONE
@@ -48,7 +48,7 @@ def refuse(constant: str) -> None:
 @given(st.dictionaries(st.text(), values, min_size=1, max_size=4), st.text(), st.lists(st.text(), max_size=3))
 def test_whatever_is_written_is_read_back(tmp_path_factory: Any, found: dict, words: str, notes: list[str]) -> None:
     folder = tmp_path_factory.mktemp("s")
-    cause = replace(ONE.causes[0], parameters={name: Levels(value, words) for name, value in found.items()}, text=words)
+    cause = replace(ONE.causes[0], levels={name: Levels(value, words) for name, value in found.items()}, text=words)
     trials = tuple(replace(trial, values=found, signature=words) for trial in ONE.trials[:3])
     answer = replace(ONE, causes=(cause,), trials=trials, notes=tuple(notes), not_varied=dict.fromkeys(found, words))
     write_answer(answer, folder)
@@ -76,7 +76,7 @@ def test_the_keys_of_the_contract_are_there_and_documented(name: str) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_numbers_that_json_has_not_are_text(tmp_path: Path, value: float) -> None:
-    rows = tuple(dataclasses.replace(row, values={**row.values, "learning_rate": value}) for row in made.ROWS)
+    rows = tuple(replace(row, values={**row.values, "learning_rate": value}) for row in made.ROWS)
     made.study(tmp_path / "s", report=dataclasses.replace(made.REPORT, rows=rows))
     result = json.loads((tmp_path / "s/result.json").read_text(), parse_constant=refuse)
     assert result["trials"][0]["values"]["learning_rate"] == str(value)
@@ -119,9 +119,9 @@ def test_the_findings_of_a_script(tmp_path: Path) -> None:
     answer = made.answer(tmp_path)
     (cause,) = answer.causes
     assert (answer.status, answer.complete, answer.guilty) == ("isolated", True, {"bf16"})
-    assert cause.parameters == {"bf16": Levels(False, True)} and cause.step == 3, "of the cause's own run"
+    assert cause.levels == {"bf16": Levels(False, True)} and cause.step == 3, "of the cause's own run"
     assert cause.text == "dies with SIGFPE (a floating point exception) at step 3, in step (train.py:9)"
-    assert cause.evidence.passes_without["bf16"].trials == (1,) and answer.corrections[0].passes.seen == 1
+    assert cause.evidence.without["bf16"].trials == (1,) and answer.corrections[0].passes.seen == 1
     assert [trial.values["bf16"] for trial in answer.trials] == [True, False, True, False]
     assert {trial.start for trial in answer.trials} == {"config"} and answer.evidence == (0, 1, 2, 3)
     assert [answer.level(trial, "learning_rate") for trial in answer.trials] == ["bad", "good", "good", "bad"]
@@ -180,8 +180,8 @@ def test_a_cause_that_was_proven_in_one_process_names_no_rank(tmp_path: Path) ->
     several = made.run(tmp_path, dataclasses.replace(made.DIED, rank=1))
 
     def text(*subset: str) -> str:
-        fails = dataclasses.replace(made.CAUSE.evidence.fails, subset=subset)
-        cause = dataclasses.replace(made.CAUSE, evidence=dataclasses.replace(made.CAUSE.evidence, fails=fails))
+        fails = replace(made.CAUSE.evidence.fails, subset=subset)
+        cause = replace(made.CAUSE, evidence=replace(made.CAUSE.evidence, fails=fails))
         report = dataclasses.replace(made.REPORT, causes=(cause,))
         return made.answer(tmp_path, settings=settings, bad_run=several, report=report).causes[0].text
 

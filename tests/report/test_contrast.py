@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.report.contrast import LINES, Contrast, StandsOut, Told, contrast, one_apart
 from bisect_cfg.report.sentences import contrast_lines
-from bisect_cfg.store.causes import TrialRow
+from bisect_cfg.store.causes import Trial
 
 DYING = ["Traceback (most recent call last):", "RuntimeError: planted"]
 
@@ -61,7 +61,7 @@ def test_a_run_that_is_among_the_passing_ones_does_not_stand_out(runs):
 def test_failing_runs_are_compared_with_passing_ones_that_differ_in_one_setting():
     """Not with those of a proof that needed other settings besides."""
     rows = [
-        TrialRow(number, outcome, None, 1.0, 3, Purpose.SEARCH, values={name: name in bad for name in "abcd"})
+        Trial(number, outcome.value, Purpose.SEARCH.value, values={name: name in bad for name in "abcd"})
         for number, outcome, bad in (
             (0, Outcome.FAIL, "abc"), (1, Outcome.PASS, "abd"), (2, Outcome.PASS, "acd"), (3, Outcome.FAIL, "abcd"),
             (4, Outcome.PASS, "ab"), (5, Outcome.FAIL, "abcd"), (6, Outcome.UNRESOLVED, "bcd"),

@@ -29,24 +29,17 @@ def test_suspicion_names_the_guilty_and_ends_at_the_answer(recorded: Recorded) -
     assert [one["showlegend"] for one in plot.data].count(True) == figures.NAMED
 
 
-def test_trials_that_the_answer_rests_on_are_drawn_in_full(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "MOST_POINTS", 5)
-    monkeypatch.setattr(figures, "LEAST_POINTS", 4)
+def test_the_trials_that_the_answer_rests_on_are_drawn(recorded: Recorded) -> None:
     plots = figures.traces(recorded)
     assert [plot.title for plot in plots][:3] == ["grad_norm", "loss", "entropy"] and len(plots) == figures.PLOTTED
     of = {trial.number: trial for trial in recorded.answer.trials}
-    for line in plots[0].data:
-        if line["meta"] == "evidence":
-            number = int(line["name"].split()[1].rstrip(":"))
-            assert len(line["x"]) == of[number].step
-        elif line["meta"] == "failing":
-            assert line["x"] == [STEPS // 2]
-    (other,) = {tuple(line["x"][: line["x"].index(None)])[-1] for line in plots[0].data if line["meta"] == "others"
-                and line["line"]["color"] == figures.PASS}  # fmt: skip
-    assert other == STEPS  # the last step is always among those that are drawn
-    assert (
-        plots[0].note == f"{TRIALS - len(recorded.answer.evidence)} other trials drawn thin, at most 5 steps of each."
-    )
+    lines = {int(line["name"].split()[1].rstrip(":")): line for line in plots[0].data if line["meta"] == "evidence"}
+    assert lines.keys() == set(recorded.answer.evidence)
+    assert all(len(line["x"]) == of[number].step for number, line in lines.items())
+    crosses = [line["x"] for line in plots[0].data if line["meta"] == "failing"]
+    assert crosses == [[STEPS // 2]] * sum(of[number].failed for number in lines)
+    none = recorded.only(recorded.answer.trials[5:])
+    assert {line["meta"] for plot in figures.traces(none) for line in plot.data} <= {"evidence", "failing"}
 
 
 def test_a_range_has_what_was_asked_for_seen_and_published(recorded: Recorded) -> None:
@@ -60,7 +53,7 @@ def test_a_range_has_what_was_asked_for_seen_and_published(recorded: Recorded) -
     assert "logarithmic" in plot.note
 
 
-def test_levels_and_what_was_ruled_out(recorded: Recorded) -> None:
+def test_the_matrix_has_each_level(recorded: Recorded) -> None:
     html = page(recorded)
     assert "trial matrix" in html.lower() and html.count('class="guilty"') == 2
     assert html.count("<td class=b>") > TRIALS and "<td class=o>" in html

@@ -11,13 +11,14 @@ from msgspec.structs import replace
 from rich.control import Control
 from rich.text import Text
 
-from bisect_cfg.report.answer import Answer, Levels, write_answer
+from bisect_cfg.report.answer import Answer, write_answer
 from bisect_cfg.report.html import page
 from bisect_cfg.report.lines import as_text, lines_of
 from bisect_cfg.report.markdown import as_json, as_markdown
-from bisect_cfg.report.notebook import loaded
+from bisect_cfg.report.notebook import StudyReport
 from bisect_cfg.report.recorded import Recorded, read
 from bisect_cfg.report.terminal import console, print_answer
+from bisect_cfg.store.causes import Levels
 from tests.report.cases import CASES, ONE
 
 KEY = "hf_" + "a1B2" * 8
@@ -52,7 +53,7 @@ def hostile(answer: Answer) -> Answer:
     """The same answer with such texts wherever there may be some."""
     causes = [
         replace(one, text=EVIL, companions=(EVIL,), signature=EVIL,
-                parameters={**one.parameters, EVIL: Levels(EVIL, EVIL)})
+                levels={**one.levels, EVIL: Levels(EVIL, EVIL)})
         for one in answer.causes
     ]  # fmt: skip
     known = answer.recommendation
@@ -85,7 +86,7 @@ def test_nothing_of_it_reaches_anybody(name: str, tmp_path: Path) -> None:
     terminal = out.getvalue().replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "")
     write_answer(answer, tmp_path)
     found = read(tmp_path)
-    cell = loaded(Recorded(None, found.answer))
+    cell = StudyReport(Recorded(None, found.answer))
     html, markdown = page(found), as_markdown(found)
     shown = {
         "terminal": terminal, "lines": as_text(lines_of(answer, Path(EVIL))), "page": html.partition("<script>")[0],

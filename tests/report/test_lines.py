@@ -163,7 +163,7 @@ def test_apply_is_named_as_it_was_called_and_only_where_it_can_write() -> None:
 
 def test_a_secret_and_a_long_value_are_not_shown() -> None:
     hidden = cases.cause("hub_token run_name", {"hub_token": cases.claim(1)})
-    levels = {"hub_token": replace(ONE.causes[0].parameters["bf16"], bad="opensesame12"),
-              "run_name": replace(ONE.causes[0].parameters["bf16"], bad="y" * 999)}  # fmt: skip
-    text = as_text(lines_of(replace(ONE, causes=(replace(hidden, parameters=levels),)), FOLDER))
+    levels = {"hub_token": replace(ONE.causes[0].levels["bf16"], bad="opensesame12"),
+              "run_name": replace(ONE.causes[0].levels["bf16"], bad="y" * 999)}  # fmt: skip
+    text = as_text(lines_of(replace(ONE, causes=(replace(hidden, levels=levels),)), FOLDER))
     assert "opensesame12" not in text and "hub_token = ***" in text and "y" * 201 not in text

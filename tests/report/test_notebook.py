@@ -8,10 +8,8 @@ import pytest
 
 import bisect_cfg
 from bisect_cfg import Outcome, TrialResult
-from bisect_cfg.common.configuration import RECORDED
 from bisect_cfg.errors import InputError
-from bisect_cfg.report.notebook import loaded
-from tests.report import made
+from bisect_cfg.report.notebook import StudyReport
 from tests.report.made import begun, study
 
 HOSTILE = "<script>alert(1)</script>"
@@ -52,10 +50,6 @@ def fails(configuration) -> TrialResult:
     bad = configuration["lr"] > 1e-4 and configuration["clip"] == 0
     outcome = Outcome.FAIL if bad else Outcome.PASS
     return TrialResult(outcome, f"boom {HOSTILE}" if bad else None, intermediate={1: 0.5, 2: 0.1})
-
-
-def test_no_column_of_a_trial_may_be_the_name_of_a_setting() -> None:
-    assert made.ROWS[0].record().keys() == RECORDED
 
 
 SIDES = {"good": {"lr": 1e-6, "clip": 1.0, "beta": 0.0}, "bad": {"lr": 1e-3, "clip": 0.0, "beta": 0.1}}
@@ -191,7 +185,7 @@ def test_one_more_trial_says_what_it_means_for_the_answer() -> None:
     assert "passes all the same: the failure is random, or something hides it" in report.ask({"lr", "beta"}).note
     assert report.ask({"beta": 3}).note == "" and report.ask({"beta": 7}).outcome is Outcome.UNRESOLVED
     with pytest.raises(InputError, match="cannot run a trial"):
-        loaded(report.recorded).ask({"lr"})
+        StudyReport(report.recorded).ask({"lr"})
 
 
 def test_what_turns_the_writing_around_stays_out_of_pages_and_messages() -> None:

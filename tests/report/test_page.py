@@ -73,12 +73,8 @@ def test_an_option_is_one_word_whatever_stands_beside_it(tmp_path: Path) -> None
 
 def test_markdown_has_what_a_maintainer_needs(tmp_path: Path) -> None:
     text = as_markdown(read(made.study(tmp_path / "s")))
-    assert "bf16: True" in text and "learning_rate: " not in text  # of a target that has no training config
+    assert "bf16: True  # yours\nlearning_rate: 1e-06\n" in text
     assert "- signature: `SIGFPE`" in text and "trl 1.0" in text and "<summary>4 trials</summary>" in text
-    write_answer(ONE, tmp_path)
-    program = as_markdown(read(tmp_path)).partition("```python\n")[2].partition("```")[0]
-    compile(program, "train.py", "exec")
-    assert "    'bf16': True,  # yours\n" in program and "    'learning_rate': 1e-06,\n" in program
     write_answer(CASES["command"], tmp_path)
     text = as_markdown(read(tmp_path))
     assert f"# yours: bf16 = True\n{CASES['command'].causes[0].command}" in text
@@ -111,33 +107,24 @@ def test_a_path_with_a_blank_under_the_home_can_be_typed(tmp_path: Path, monkeyp
     )
 
 
-def test_homes_and_names_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_homes_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    folder = made.study(tmp_path / "s", notes=("see /home/anneliese/x, anneliese@gpu1 and " + str(tmp_path / "y"),))
+    folder = made.study(tmp_path / "s", notes=("see /home/anneliese/x and " + str(tmp_path / "y"),))
     found = read(folder)
     for words in (page(found), as_markdown(found), as_json(found)):
         assert "anneliese" not in words and str(tmp_path) not in words
-    assert "see ~/x, user@gpu1 and ~/y" in as_json(found)
+    assert "see ~/x and ~/y" in as_json(found)
 
 
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("/home/anneliese/x.py and anneliese@gpu1", "~/x.py and user@gpu1"),
-        ("/Users/bo/run: /scratch/bo/cache", "~/run: /scratch/user/cache"),
-        ("/home/data/set of data, data.py", "~/set of data, data.py"),
+        ("/home/anneliese/x.py", "~/x.py"),
+        ("/Users/bo/run: /scratch/cache", "~/run: /scratch/cache"),
         ("https://host/home/page and a/home/b", "https://host/home/page and a/home/b"),
-        ("train owns train.py, retrain and train_it", "user owns train.py, retrain and train_it"),
-        ("/work/x.py", "/work/x.py"),
+        ("the root cause in /root/x, /rooted, root@gpu", "the root cause in ~/x, /rooted, root@gpu"),
     ],
 )
-def test_what_names_a_person_and_what_does_not(monkeypatch: pytest.MonkeyPatch, text: str, shown: str) -> None:
-    monkeypatch.setattr("getpass.getuser", lambda: "train")
-    monkeypatch.setenv("HOME", "/home/train")
-    assert shared({"key": [text, 1, None]}) == {"key": [shown, 1, None]}
-
-
-def test_everybodys_account_is_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("getpass.getuser", lambda: "root")
+def test_what_is_a_home_and_what_is_none(monkeypatch: pytest.MonkeyPatch, text: str, shown: str) -> None:
     monkeypatch.setenv("HOME", "/root")
-    assert shared("the root cause in /root/x, /rooted, root@gpu") == "the root cause in ~/x, /rooted, root@gpu"
+    assert shared({"key": [text, 1, None]}) == {"key": [shown, 1, None]}

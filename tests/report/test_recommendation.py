@@ -75,7 +75,7 @@ def test_the_files_of_a_recommendation_come_and_go_with_it(tmp_path):
 
 def test_a_correction_that_did_not_always_pass_is_no_evidence(tmp_path):
     (correction,) = made.REPORT.corrections
-    doubted = dataclasses.replace(correction, passes=dataclasses.replace(correction.passes, seen=1, runs=2))
+    doubted = structs.replace(correction, passes=structs.replace(correction.passes, seen=1, runs=2))
     report = dataclasses.replace(
         made.REPORT, corrections=(doubted,), safe_configuration={"bf16": False, "learning_rate": 1e-6}
     )

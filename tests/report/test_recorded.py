@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.errors import InputError
 from bisect_cfg.report import recorded
-from bisect_cfg.report.answer import Levels
 from bisect_cfg.report.html import page
 from bisect_cfg.report.markdown import as_json, as_markdown
-from bisect_cfg.report.recorded import Recorded, read, read_metrics, ruled_out
+from bisect_cfg.report.recorded import Recorded, read, read_metrics
+from bisect_cfg.store.causes import Levels
 from bisect_cfg.store.encoding import QUESTION
 from bisect_cfg.store.invocation import write_command
 from bisect_cfg.store.storage import sqlite_storage
@@ -94,10 +94,9 @@ def test_metrics_are_read_as_far_as_they_can_be(tmp_path: Path) -> None:
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "metrics.jsonl").write_text(f"[]\n{text}" + '{"step": 30, "lo')
     assert [row["step"] for row in read_metrics(tmp_path)] == list(range(6, 30)), "of the last training"
-    assert len(read_metrics(tmp_path, 5)) <= 5
 
 
-def test_what_a_trial_tests_and_what_it_ruled_out() -> None:
+def test_what_a_trial_tests() -> None:
     def shown(purpose: Purpose, **values: object) -> str:
         return recorded.tested(replace(ONE.trials[0], purpose=purpose.value, values=values and {**BAD, **values}), ONE)
 
@@ -109,9 +108,6 @@ def test_what_a_trial_tests_and_what_it_ruled_out() -> None:
     assert shown(Purpose.SEARCH, **{**GOOD, "bf16": True}) == "only bf16"
     assert shown(Purpose.RECOMMEND, bf16=False) == "bf16: False" and shown(Purpose.ASKED, beta=7) == "beta: 7"
     assert shown(Purpose.GOOD_BASELINE) == "the good configuration", "it ended before its settings were known"
-    suspicions = ({"a": 0.9, "b": 0.5}, None, {"a": 0.9, "b": 0.001})
-    trials = [replace(trial, suspicion=one) for trial, one in zip(ONE.trials, suspicions, strict=False)]
-    assert ruled_out(trials) == {0: ["b"]}
 
 
 def test_levels_are_those_of_the_causes_first_then_of_the_two_ends() -> None:

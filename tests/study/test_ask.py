@@ -180,4 +180,4 @@ def test_a_command_is_asked_in_its_study_and_not_in_one_from_elsewhere(tmp_path,
     shutil.copytree(tmp_path / "moved", tmp_path / "copied")
     with pytest.raises(InputError, match="was not made here") as error:
         bisect_cfg.load(tmp_path / "copied").ask("check")
-    assert "load(" in error.value.advice and "trust=True" in error.value.advice
+    assert "trust=True" in error.value.advice

@@ -183,9 +183,9 @@ def test_resuming_repeats_nothing(tmp_path) -> None:
 
     assert isolated(trial, storage=url, max_trials=4).status == "inconclusive" and len(calls) == 4
     report = isolated(trial, storage=url)
-    assert report.causes[0].parameters == ("bf16", "lr") and len(calls) == len(report.rows)
+    assert report.causes[0].parameters == ("bf16", "lr") and len(calls) == len(report.trials)
     again = isolated(trial, storage=url)
-    assert len(calls) == len(again.rows) and again.causes == report.causes
+    assert len(calls) == len(again.trials) and again.causes == report.causes
 
 
 @pytest.mark.training
@@ -214,7 +214,7 @@ def test_what_is_left_is_estimated_from_the_first_trial_to_the_last() -> None:
     )  # fmt: skip
     report = bisection.run()
     assert said[-1] == (0, 0) and all(least >= 1 for least, _ in said[:-2]), said
-    assert said[0][0] <= len(report.rows) - 1 <= said[0][1]
+    assert said[0][0] <= len(report.trials) - 1 <= said[0][1]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -228,7 +228,7 @@ def test_what_is_valid_raises_comes_up(jobs) -> None:
 def test_a_configuration_that_is_valid_refuses_is_not_run(side, status, reason, told) -> None:
     refused = {"good": GOOD, "bad": BAD}[side]
     report = isolated(lambda c: 1 / 0, lambda c: reason if c == refused else True)
-    assert report.status == status and not report.rows
+    assert report.status == status and report.trials.empty
     assert report.notes == (f"The {side} configuration is not valid: {told}.",)
 
 

@@ -19,7 +19,7 @@
     mark(chosen < 0 ? 0 : chosen, false);
     mark(chosen = column, true);
     const row = find("#t" + buttons[column].dataset.t), told = find("#told");
-    const [number, outcome, tested, asked, ruledOut, took] = [...row.cells].map((cell) => cell.textContent);
+    const [number, outcome, tested, asked, took] = [...row.cells].map((cell) => cell.textContent);
     told.replaceChildren();
     const say = (label, words, kind) => {
       if (!words) return;
@@ -31,7 +31,6 @@
     say("Trial " + number, outcome + (took ? " (" + took + ")" : ""), row.cells[1].className + " bold");
     say("Tested", tested);
     say("Asked", asked);
-    say("Ruled out", ruledOut);
     highlight(number);
   };
   buttons.forEach((button, column) => {
@@ -101,19 +100,6 @@
     addEventListener("beforeprint", again);
     addEventListener("afterprint", again);
 
-    // ---- trials that are drawn when they are asked for
-
-    const hidden = plots.some((plot) => plot.data.some((trace) => trace.meta === "others" && trace.visible === false));
-    if (hidden) {
-      find("label.others").hidden = false;
-      find("#others").addEventListener("change", (event) => {
-        for (const place of all("#traces [data-plot]")) {
-          const which = place.data.map((trace, at) => (trace.meta === "others" ? at : -1)).filter((at) => at >= 0);
-          if (which.length) Plotly.restyle(place, { visible: event.target.checked }, which);
-        }
-      });
-    }
-
     // ---- the numbers behind a plot, made when they are asked for
 
     const plain = (words) => words.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
@@ -122,7 +108,7 @@
       details.addEventListener("toggle", () => {
         if (!details.open || find("table", details)) return;
         const plot = byName.get(details.dataset.of);
-        const lines = plot.data.filter((trace) => trace.mode === "lines" && trace.meta !== "others");
+        const lines = plot.data.filter((trace) => trace.mode === "lines");
         const shown = lines.length ? lines : plot.data.slice(0, 1);
         const rows = new Map();
         shown.forEach((trace, at) => trace.x.forEach((x, i) => {
