@@ -48,13 +48,10 @@ for module in map(importlib.import_module, sys.argv[1:]):
                 classes[name] = {field.name: default_of(field) for field in dataclasses.fields(cls) if field.init}
 from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
-from trl import GRPOConfig
-made = GRPOConfig(output_dir="out", use_cpu=True)
 choices = {"optim": OptimizerNames, "lr_scheduler_type": SchedulerType}
 print(json.dumps({
     "classes": classes,
     "choices": {name: [one.value for one in values] for name, values in choices.items()},
-    "resolved": {name: plain(value) for name, value in vars(made).items()},
 }))
 """
 
@@ -81,8 +78,3 @@ def config_classes() -> dict[str, dict[str, object]]:
 def choices(name: str) -> set[str]:
     """The values that transformers knows of `optim` or `lr_scheduler_type`."""
     return set(_told()["choices"][name])
-
-
-def resolved_defaults() -> dict[str, object]:
-    """What a GRPOConfig comes to by itself, on a CPU."""
-    return _told()["resolved"]

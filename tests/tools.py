@@ -157,7 +157,7 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
         time.sleep(0.01)
 
 
-BY_NAME = {"parameters", "passes_without", "changes", "ranges", "published", "ranks"}
+BY_NAME = {"parameters", "passes_without", "changes", "ranges", "ranks"}
 FREE = {"values", "suspicion", "configuration", "safe_configuration", "not_varied", "unvaried", "environment"}
 """Keys of result.json whose own keys are names of settings, each with something we write; and those of whose content
 nothing more is said."""

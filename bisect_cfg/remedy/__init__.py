@@ -2,6 +2,6 @@
 
 `proposals` says where the remedies begin, `remedy` follows one of them to verified values (`ranges` says how far a
 number can go, `schedule` how long a run must be), `order` says which comes next: pure functions of the runs so far.
-`alternatives` holds what is known of settings that are no numbers, and what published recipes use. `terms` puts
-together what all of them decide from, and judges the runs. `study.recommend` makes the runs.
+`alternatives` holds what is known of settings that are no numbers. `terms` puts together what all of them decide from,
+and judges the runs. `study.recommend` makes the runs.
 """

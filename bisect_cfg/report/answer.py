@@ -19,7 +19,6 @@ from bisect_cfg.common.json_files import JsonObject, strict, write_json
 from bisect_cfg.doctor.placement import PlacementFinding
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask
-from bisect_cfg.remedy.alternatives import Published
 from bisect_cfg.report.contrast import Contrast
 from bisect_cfg.rewrite.recommended import Change, ShownEdit, Unplaced
 from bisect_cfg.store.causes import Cause, Claim, Correction, Levels, Part, Trial
@@ -159,7 +158,6 @@ class Remedy(Part):
     died: str | None = None
     stepped_back: int = 0
     gives_up: float = 0.0
-    published: dict[str, tuple[Published, ...]] = {}
 
 
 class Recommendation(Remedy):

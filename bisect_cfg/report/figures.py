@@ -219,7 +219,7 @@ def _failing(trial: Trial, steps: list[float], values: list[float | None]) -> Js
 
 
 def ranges(recorded: Recorded) -> list[Plot]:
-    """One plot a setting: asked for, failed, healthy, recommended and published values on its natural scale."""
+    """One plot a setting: asked for, failed, healthy and recommended values on its natural scale."""
     found = recorded.answer.recommendation
     plots: list[Plot] = []
     seen: set[str] = set()
@@ -236,8 +236,6 @@ def _range_plot(recorded: Recorded, number: int, name: str, known: Range, remedy
     place = natural.coordinate if natural is not None else float
     tried = [trial for trial in recorded.answer.trials if trial.number in known.trials]
     groups: list[tuple[str, list[tuple[Value, str]], JsonObject]] = [
-        ("published", [(one.value, one.recipe) for one in remedy.published.get(name, ())],
-         {"symbol": "diamond-open", "color": NEUTRAL, "size": 11}),
         ("failed", [(one.values.get(name), f"trial {one.number}") for one in tried if one.outcome != "pass"],
          {"symbol": "x", "color": FAIL, "size": 10}),
         ("healthy", [(one.values.get(name), f"trial {one.number}") for one in tried if one.outcome == "pass"],
@@ -262,8 +260,7 @@ def _range_plot(recorded: Recorded, number: int, name: str, known: Range, remedy
             {
                 "type": "scatter", "mode": "markers+text", "name": what, "x": xs, "y": [what] * len(xs),
                 "marker": {"line": {"width": 2}, **marker}, "cliponaxis": False,
-                "text": [label(show(value)) if i == told and what != "published" else ""
-                         for i, (value, _) in enumerate(drawable)],
+                "text": [label(show(value)) if i == told else "" for i, (value, _) in enumerate(drawable)],
                 "textposition": side,
                 "customdata": [label(f"{show(value)}: {words}") for value, words in drawable],
                 "hovertemplate": f"{what} %{{customdata}}<extra></extra>",

@@ -220,7 +220,7 @@ class StudyReport:
         return figures.figure_of(figures.traces(self._anonymous, metrics), "No run of this study has traced anything.")
 
     def plot_ranges(self) -> Figure:
-        """Safe ranges on their natural scale: asked for, failed, healthy, recommended, published."""
+        """Safe ranges on their natural scale: asked for, failed, healthy, recommended."""
         return figures.figure_of(figures.ranges(self._anonymous), "No range was looked for in this study.", 1)
 
     # -------------------------------------------------------------------------------------------------------- text

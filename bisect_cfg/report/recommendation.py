@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from bisect_cfg.common.configuration import UNSET, Configuration, configuration_of, equal
 from bisect_cfg.common.json_files import JsonObject, write_text
 from bisect_cfg.probe.redact import scrub
-from bisect_cfg.remedy.alternatives import published_for
 from bisect_cfg.remedy.proposals import Safe
 from bisect_cfg.remedy.remedy import Proposal, RemedyStatus, SafeRange
 from bisect_cfg.remedy.remedy import Remedy as FoundRemedy
@@ -22,9 +21,6 @@ from bisect_cfg.targets.packages import PACKAGE
 
 Changes = dict[str, Change]
 """Setting -> what it is changed from, and to."""
-
-PUBLISHED = 4
-"""How many published values are shown beside a setting."""
 
 UNVERIFIED = "Found by bisect-cfg: NOT VERIFIED over a longer horizon; short runs of it were healthy."
 PASSED = "Found by bisect-cfg: your configuration with the least change that passed (short runs, not verified)."
@@ -118,8 +114,7 @@ def _unverified(report: Report, settings: Factors, horizon: int | None) -> Found
 
 def _remedy(found: Findings, settings: Factors, remedy: FoundRemedy) -> JsonObject:
     """The fields of `Remedy`."""
-    known = {**settings.resolved, **settings.bad}
-    changes = _changes(known, {**settings.bad, **remedy.changes})
+    changes = _changes({**settings.resolved, **settings.bad}, {**settings.bad, **remedy.changes})
     untried = remedy.status is RemedyStatus.OPEN and not (remedy.tried or (found.safe and remedy is found.safe.best))
     runs = len(remedy.passed)
     return {
@@ -136,9 +131,6 @@ def _remedy(found: Findings, settings: Factors, remedy: FoundRemedy) -> JsonObje
         "died": remedy.died,
         "stepped_back": remedy.stepped_back,
         "gives_up": remedy.loss,
-        "published": {
-            name: published for name in changes if (published := tuple(published_for(name, known)[:PUBLISHED]))
-        },
     }
 
 

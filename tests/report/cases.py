@@ -107,7 +107,6 @@ PAIR = replace(
     recommendation=recommended(
         "temperature", 0.67, steps=48, stepped_back=1,
         ranges={"temperature": its.Range(1.0, 0.2, 0.45, 0.3, True, (9, 10), "entropy fell")},
-        published={"temperature": (its.Published(0.2, "a recipe", ""), its.Published(1.0, "TRL defaults", "", "now"))},
         alternatives=(
             remedy("learning_rate", 1e-6, status="rejected", rejected="learns nothing"),
             remedy("learning_rate", 1e-5, status="healthy"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from bisect_cfg.report.answer import Published, Range, write_answer
+from bisect_cfg.report.answer import Range, write_answer
 from bisect_cfg.rewrite.recommended import Change
 from bisect_cfg.store.causes import Cause, Claim, Evidence, Levels, Trial
 from tests.report.cases import ONE
@@ -53,7 +53,6 @@ def study(folder: Path, trials: int, steps: int, factors: int = 40) -> Path:
         ONE.recommendation,
         changes={names[0]: Change(0.1, 0.18)},
         ranges={names[0]: Range(0.2, 0.1, 0.17, 0.15, True, (2, 3), "SIGFPE")},
-        published={names[0]: (Published(0.18, "a recipe", "https://example.org"),)},
         alternatives=(),
     )
     answer = replace(ONE, causes=(cause,), trials=tuple(made), horizon=steps, recommendation=recommendation)
