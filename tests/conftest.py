@@ -111,7 +111,7 @@ class WarmTRL:
             targets=settings.targets if settings is not None else None, steps=steps,
             env={"TOLD": json.dumps({"argv": [str(script), *argv]})}, **request_besides,
         )  # fmt: skip
-        traces, forked = Traces.of(folder), self.supervisor.open(folder)
+        traces, forked = Traces(folder), self.supervisor.open(folder)
         self.server.fork(forked, request)
         ending = watch(Training(forked, traces), traces, Patience(patience, patience, patience))
         traces.read()

@@ -354,6 +354,6 @@ def traces_of(folder: Path, *events: Event, rows: Iterable[Mapping[str, object]]
     folder.mkdir(parents=True, exist_ok=True)
     for name, lines in ((EVENTS_FILE, [event_row(event, 1.0) for event in events]), (METRICS_FILE, rows)):
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    traces = Traces.of(folder)
+    traces = Traces(folder)
     traces.read()
     return traces

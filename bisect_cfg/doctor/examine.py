@@ -259,7 +259,7 @@ def _wait(process: Run, folder: Path) -> int | None:
 
 
 def _traces(folder: Path) -> Traces:
-    traces = Traces.of(folder)
+    traces = Traces(folder)
     traces.read()
     return traces
 

@@ -46,19 +46,11 @@ def variables_from_start(plan: Plan, capture: Capture | None) -> dict[str, Encod
     return {name: value for name, value in variables.items() if name not in read or VARIABLE + name in named}
 
 
-def orders_of(
-    plan: Plan,
-    folder: Path,
-    starts: Starts,
-    *,
-    jobs: int = 1,
-    device: str | None = None,
-) -> TrialOrders:
-    """What the probe of a run is told.
+def orders_of(plan: Plan, folder: Path, starts: Starts, *, jobs: int = 1, device: str | None = None) -> TrialOrders:
+    """What the probe of a run in this folder is told.
 
     Args:
-        plan: of the run.
-        folder: of the run.
+        plan, folder: of the run.
         starts: what is known of the script, in the user's own environment.
         jobs: how many runs there are at once.
         device: that it alone has; None: all that we see.
@@ -78,7 +70,9 @@ def orders_of(
         for name, value in launch.items():
             env |= accelerate.variables_of(name, value)
     elsewhere = ("launch.", PACKAGE, *(VARIABLE + name for name in variables_from_start(plan, capture)))
-    env |= {**deepspeed, **plan.environment, **({} if device is None else {"CUDA_VISIBLE_DEVICES": device})}
+    env |= {**deepspeed, **({} if device is None else {"CUDA_VISIBLE_DEVICES": device})}
+    if plan.instruments is not None:
+        env["CUDA_LAUNCH_BLOCKING"] = "1"
     return TrialOrders(
         str(folder),
         {name: value for name, value in overrides.items() if not name.startswith(elsewhere)},

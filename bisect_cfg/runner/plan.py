@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bisect_cfg.common.configuration import Configuration, Purpose
 from bisect_cfg.probe.protocol import (
@@ -41,60 +41,35 @@ class StopRule(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Plan:
-    """One run. A phase says what it asks; `Trials.whole` adds what all trials of the study have in common.
+    """One run. A phase says what it asks; what all trials of the study have in common is added by `Trials.whole`."""
 
-    Attributes:
-        name: the folder: the number of the trial; or the question, until it has one.
-        configuration: factor name -> value.
-        steps: optimizer steps, None for all the script has.
-        purpose: what it is for.
-        start: None for the start that trials take now.
-        stop: when it is over before its horizon.
-        least_seconds: of training, which the run makes even after `steps`.
-        checkpoints: how it saves checkpoints for us; None: not at all.
-        instruments: what to find out besides; None for an ordinary trial.
-        exchanged: dataset row -> the row that takes its place; None: the text in the rows of a step is not measured.
-        environment: further environment variables.
-        max_seconds: the run is ended as too costly after so long.
-        max_step_seconds: the same by the pace of its first `PACE_STEPS` steps.
-        overrides: what the probe changes in the script; None: what `configuration` means.
-        targets: which objects the probe changes; None: those of the study's settings.
-        origin: where the training begins; None: at its beginning.
-        failing: what it takes of its data before all else; None: as its own settings say.
-        standard: what the run is held against while it goes on.
-        requirements: the packages of its environment, as lines of a requirements file; None: the user's environment.
-        work: how much longer its steps are expected to take than those of the good configuration.
-        repeats: whether it runs the bad configuration, of which it is known how it hangs.
-        patience: when silence is a hang; None: by the runs so far.
-        opened: where it is noted which files are opened; None: nowhere.
-        sure: whether another failure than the one under study, which may come from a warm start, is run once more,
-            cold, in the folder ``NAME-cold``.
-    """
-
-    name: int | str
+    name: int | str  # the folder: the number of the trial; or the question, until it has one
     configuration: Configuration
-    steps: int | None
+    steps: int | None  # optimizer steps; None for all the script has
     purpose: Purpose = Purpose.SEARCH
-    start: str | None = None
+    start: str | None = None  # None: the one that trials take now
     stop: StopRule = StopRule.FAILURE
-    least_seconds: float = 0.0
-    checkpoints: CheckpointOrders | None = None
-    instruments: InstrumentOrders | None = None
-    exchanged: Mapping[int, int] | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    max_seconds: float | None = None
-    max_step_seconds: float | None = None
-    overrides: Mapping[str, Encoded] | None = None
-    targets: Targets | None = None
-    origin: Origin | None = None
-    failing: FailingData | None = None
-    standard: Standard = Standard()
-    requirements: Sequence[str] | None = None
-    work: float = 1.0
-    repeats: bool = False
-    patience: Patience | None = None
-    opened: InputPlaces | None = None
+    least_seconds: float = 0.0  # of training, which it makes even after `steps`
+    checkpoints: CheckpointOrders | None = None  # how it saves checkpoints for us
+    instruments: InstrumentOrders | None = None  # what to find out besides
+    exchanged: Mapping[int, int] | None = None  # dataset row -> the one in its place; else the longest row is measured
+    max_seconds: float | None = None  # after so long it is ended as too costly,
+    max_step_seconds: float | None = None  # or by the pace of its first `PACE_STEPS` steps
     sure: bool = False
+    """Whether another failure than the one under study is run once more, cold, in the folder ``NAME-cold``: it may come
+    from a warm start."""
+    patience: Patience | None = None  # when silence is a hang; None: by the runs so far
+
+    # What the trials of a study have in common.
+    standard: Standard = Standard()  # what it is held against while it goes on
+    overrides: Mapping[str, Encoded] | None = None  # what the probe changes; None: what `configuration` means
+    targets: Targets | None = None  # which objects it changes; None: those of the study's settings
+    origin: Origin | None = None  # where the training begins; None: at its beginning
+    failing: FailingData | None = None  # what it takes of its data before all else
+    opened: InputPlaces | None = None  # where it is noted which files are opened
+    requirements: Sequence[str] | None = None  # lines of a requirements file; None: the user's environment
+    work: float = 1.0  # how much longer its steps are expected to take than those of the good configuration
+    repeats: bool = False  # whether it runs the bad configuration, of which it is known how it hangs
 
     def has_shown(self, traces: Traces) -> bool:
         """Whether what is seen so far settles what the run is for."""
@@ -119,16 +94,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a plan. Its run is in the study folder.
+    """What came of a plan. Its run is in the study folder."""
 
-    Attributes:
-        name: the folder of the run that counts.
-        check: what the cold run has shown that `Plan.sure` asks for; "" if there was none.
-        refused: why it could not be run at all; "" if it was.
-        lost: the machines that were lost while it ran there, where it has no result for that.
-    """
-
-    name: int | str
-    check: str = ""
-    refused: str = ""
-    lost: tuple[str, ...] = ()
+    name: int | str  # the folder of the run that counts
+    check: str = ""  # what the cold run has shown that `Plan.sure` asks for; "" if there was none
+    refused: str = ""  # why it could not be run at all
+    lost: tuple[str, ...] = ()  # the machines that were lost while it ran there, where it has no result for that

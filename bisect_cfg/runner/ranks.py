@@ -128,7 +128,7 @@ class Ranks:
         """Take in what is new."""
         for path in self._folder.glob(f"{FOLDER}/*"):
             if path.name.isdigit() and int(path.name) not in self._known:
-                self._known[int(path.name)] = Rank(int(path.name), Traces.of(path))
+                self._known[int(path.name)] = Rank(int(path.name), Traces(path))
         said: dict[int, int] = {}  # process id -> exit code
         for rank in reversed(self.known):  # its own report before the launcher's, which is with the first
             if rank.number:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import msgspec
 
 from bisect_cfg.common.cells import with_cells
 from bisect_cfg.common.configuration import Purpose, Value
-from bisect_cfg.common.json_files import JsonObject, write_json
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import (
     EVENTS_FILE,
@@ -41,21 +40,14 @@ LINES_SHOWN = 8
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is over: what was seen of it, and the traces it left.
-
-    Attributes:
-        seen, traces, folder: what happened, what it told, where that is kept.
-        horizon: optimizer steps that it was to make; None for all the script has.
-        start: how it was started; "" if that is not known.
-        costly: whether it was ended because it takes longer than can be afforded.
-    """
+    """A run that is over: what was seen of it, and the traces it left."""
 
     seen: Observation
     traces: Traces
     folder: Path
-    horizon: int | None = None
-    start: str = ""
-    costly: bool = False
+    horizon: int | None = None  # optimizer steps that it was to make; None for all the script has
+    start: str = ""  # "" if that is not known
+    costly: bool = False  # whether it was ended because it takes longer than can be afforded
 
     @functools.cached_property
     def shown(self) -> Verdict:
@@ -153,34 +145,21 @@ def purpose_again(start: str) -> Purpose:
 
 
 def result_of(run: Run, verdict: Verdict) -> TrialResult:
-    """The result of a run under a verdict; the run's folder keeps it, too."""
+    """The result of a run under a verdict."""
     signature = None if verdict.signature is None else str(verdict.signature)
-    result = TrialResult(
+    return TrialResult(
         verdict.outcome, signature, verdict.message, run.seen.seconds, verdict.step, run.attributes, run.intermediate
     )
-    kept = {name: value for name, value in asdict(result).items() if name != "intermediate"}  # it is in the metrics
-    write_json(run.folder / "result.json", {**kept, "outcome": verdict.outcome.value})
-    return result
 
 
 # ------------------------------------------------------------------------------------------------- in their folders
 
 
-class Kept(msgspec.Struct):
-    """What the file of a run's ending says besides `Ending`: see `Run`, and whether a probe watched it."""
-
-    horizon: int | None = None
-    steps: int = 0
-    level: str = ""
-    watched: bool = True
-
-
-def read_ending(folder: Path) -> tuple[Ending, Kept] | None:
+def read_ending(folder: Path) -> Ending | None:
     """How a run ended, None if it did not come to its end."""
     try:
-        content = json.loads((folder / ENDING_FILE).read_text(encoding="utf-8"))
-        return msgspec.convert(content, Ending), msgspec.convert(content, Kept)
-    except (OSError, ValueError, RecursionError, msgspec.ValidationError):
+        return msgspec.json.decode((folder / ENDING_FILE).read_bytes(), type=Ending)
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
 
 
@@ -191,50 +170,41 @@ def load_run(study: Path, name: int | str) -> Run | None:
         InputError: its events are damaged. Without them it would seem to have died before it built a configuration.
     """
     folder = study / "trials" / str(name)
-    found = read_ending(folder)
-    if found is None:
+    ending = read_ending(folder)
+    if ending is None:
         return None
-    ending, kept = found
-    traces = Traces.of(folder)
+    traces = Traces(folder)
     traces.read()
-    if not kept.watched:
-        return Run(observe_command(traces, ending), traces, folder, kept.horizon, COLD)
+    if not ending.watched:
+        return Run(observe_command(traces, ending), traces, folder, ending.horizon, COLD)
     events = traces.events.path
-    if not traces.events.rows and (kept.steps or (events.is_file() and events.stat().st_size)):
+    if not traces.events.rows and (ending.steps or (events.is_file() and events.stat().st_size)):
         raise InputError(
             f"The study is damaged: {events} holds no event of its run.",
             "Put the file back, or start over with --restart (the old study is kept beside it).",
         )
-    return Run(observe(traces, ending), traces, folder, kept.horizon, kept.level, ending.costly)
+    return Run(observe(traces, ending), traces, folder, ending.horizon, ending.level, ending.costly)
 
 
 def written_by_runs(study: Path) -> set[str]:
     """What the runs of a study folder wrote, those too during which the tool was killed."""
     written: set[str] = set()
     for path in (study / "trials").glob(f"*/{EVENTS_FILE}"):
-        traces = Traces.of(path.parent)
+        traces = Traces(path.parent)
         traces.read()
         written |= {row.path for row in traces.all(Opened) if row.mode == "w"}
     return written
 
 
 class Pauses:
-    """The longest silences of the runs so far, in seconds: they tell how long one may be in the runs to come.
-
-    Attributes:
-        silence: in training, outside of named slow phases; None before a run has made a step.
-        phases: name of a slow phase -> silence.
-        passing: of the runs that ended with status 0; None before one did.
-        stood: where runs hung.
-        paused: where runs stood in pauses after which they went on.
-    """
+    """The longest silences of the runs so far, in seconds: they tell how long one may be in the runs to come."""
 
     def __init__(self) -> None:
-        self.silence: float | None = None
-        self.phases: dict[str, float] = {}
-        self.passing: float | None = None
-        self.stood: set[Place] = set()
-        self.paused: set[Place] = set()
+        self.silence: float | None = None  # in training, outside of named slow phases; None before a run made a step
+        self.phases: dict[str, float] = {}  # name of a slow phase -> silence
+        self.passing: float | None = None  # of the runs that ended with status 0; None before one did
+        self.stood: set[Place] = set()  # where runs hung
+        self.paused: set[Place] = set()  # where runs stood in pauses after which they went on
 
     @property
     def hangs(self) -> frozenset[Place]:
@@ -248,16 +218,16 @@ class Pauses:
         for path in study.glob(f"trials/*/{ENDING_FILE}"):
             ending = read_ending(path.parent)
             if ending is not None:
-                found.add(ending[0], ending[1].steps)
+                found.add(ending)
         return found
 
-    def add(self, ending: Ending, steps: int) -> None:
+    def add(self, ending: Ending) -> None:
         """Take in another run."""
-        if steps:
+        if ending.steps:
             self.silence = max(self.silence or 0.0, ending.longest_silence)
         if ending.exit_code == 0:
             self.passing = max(self.passing or 0.0, ending.longest_silence)
-            if steps:
+            if ending.steps:
                 for name in IN_EACH_TRAINING:  # too short to be seen, perhaps
                     self.phases.setdefault(name, 0.0)
         for name, seconds in ending.phases.items():

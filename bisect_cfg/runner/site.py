@@ -1,7 +1,7 @@
 """A site: this machine's part in a study. It starts the process of a plan, stays with it and says what came of it.
 
 A trial is a prefix of the user's real run, in processes and in a folder of its own (``trials/N``: ``log.txt``,
-``metrics.jsonl``, ``configuration.json``, ``command.sh``, ``result.json``, ``output``; with a probe ``events.jsonl``
+``metrics.jsonl``, ``configuration.json``, ``command.sh``, ``ending.json``, ``output``; with a probe ``events.jsonl``
 and ``stacks.txt``). How a process with a probe comes to be is the affair of `fork_server`, and what its probe is told
 that of `orders`. Without one it is started as it stands: a run shows its exit status, its output, and the metric rows
 in the output, where the command prints some in a known form.
@@ -17,7 +17,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from bisect_cfg.common.configuration import Outcome
@@ -64,19 +64,6 @@ Progress = Callable[[int | str, Sequence[Row], int | None], None]
 """Called with trial number, metric rows so far and horizon while a trial runs."""
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    """One attempt at a run: how its process starts, in which environment (None: the user's), its folder with the
-    traces, the device that it alone has."""
-
-    plan: Plan
-    start: str
-    environment: Environment | None
-    folder: Path
-    traces: Traces
-    device: str | None
-
-
 class Site:
     """Runs plans of one target on this machine. Thread-safe: parallel trials call it from a thread each.
 
@@ -114,22 +101,12 @@ class Site:
         self._interrupted = threading.Event()
         self.starts = Starts(target, folder / f"server{name}", self._supervisor, self._interrupted)
         self.checks = ConfigChecks(folder / "validity.json", self.starts.resolve)
-        self._pauses = Pauses.of(folder)
         self._also_cold: set[str] = set()  # signatures of other failures that a cold start shows as well
         self._unneeded: set[int | str] = set()
-        self._devices: queue.SimpleQueue[str] | None = queue.SimpleQueue() if devices else None
+        self._devices: queue.SimpleQueue[str] = queue.SimpleQueue()
         for device in devices:
             self._devices.put(device)
-
-    @property
-    def supervisor_pid(self) -> int:
-        """The process from which all its runs descend."""
-        return self._supervisor.pid
-
-    @property
-    def start(self) -> str:
-        """How trials start now."""
-        return self.starts.start
+        self._has_devices = bool(devices)
 
     # ------------------------------------------------------------------------------------------------------ running
 
@@ -161,11 +138,8 @@ class Site:
                 # Another thread may settle on a colder start while this one waits.
                 start = COLD if differs or times == LOST_TIMES else plan.start or self.starts.start
                 folder = self._new_folder(plan.name)
-                traces = Traces(folder, printed=not self.target.probed)
-                attempt = _Attempt(plan, start, environment, folder, traces, device)
-                ending = self._follow(attempt)
-                if ending is not None:
-                    self._keep(attempt, ending)
+                child = self._started(plan, start, folder, environment, device)
+                if child is not None and self._follow(plan, start, folder, child):
                     return
                 if self._interrupted.is_set():
                     raise KeyboardInterrupt
@@ -177,21 +151,21 @@ class Site:
         run = self.load(plan.name)
         verdict = run.judged(plan.standard)
         other, signature = verdict.outcome is Outcome.UNRESOLVED and not run.seen.invalid, str(verdict.signature)
-        if not other or COLD in (run.start, self.start) or signature in self._also_cold:
+        if not other or COLD in (run.start, self.starts.start) or signature in self._also_cold:
             return Result(plan.name)
         again = replace(plan, name=f"{plan.name}-cold", start=COLD)
         self._run_once(again)
-        cold = self.load(again.name)
-        same = str(cold.judged(plan.standard).signature) == signature
-        self.see_cold(signature, COLD_SAME if same else COLD_OTHER)
-        return Result(plan.name, COLD_SAME) if same else Result(again.name, COLD_OTHER)
+        same = str(self.load(again.name).judged(plan.standard).signature) == signature
+        result = Result(plan.name, COLD_SAME) if same else Result(again.name, COLD_OTHER)
+        self.see_cold(signature, result.check)
+        return result
 
     def see_cold(self, signature: str, check: str) -> None:
         """Take in what a cold run has shown after a warm one with this signature. Where it showed something else, warm
         runs do not show what the user's command shows: later trials start cold."""
         if check == COLD_SAME:
             self._also_cold.add(signature)
-        elif self.start != COLD:
+        else:
             self.starts.start_at(COLD)
 
     def load(self, name: int | str) -> Run | None:
@@ -215,10 +189,6 @@ class Site:
         """Trials may start again. Call it once all that were interrupted have ended."""
         self._interrupted.clear()
 
-    def look_at_pauses(self) -> None:
-        """Take in how long the runs of other sites paused."""
-        self._pauses = Pauses.of(self.folder)
-
     def end(self, name: int | str) -> None:
         """End one run, whose result can change nothing any more."""
         self._unneeded.add(name)
@@ -236,14 +206,12 @@ class Site:
     @contextlib.contextmanager
     def _device(self) -> Iterator[str | None]:
         """A device that no other trial has meanwhile; None where all see what we see."""
-        if self._devices is None:
-            yield None
-            return
-        device = self._devices.get()
+        device = self._devices.get() if self._has_devices else None
         try:
             yield device
         finally:
-            self._devices.put(device)
+            if device is not None:
+                self._devices.put(device)
 
     def _environment(self, plan: Plan) -> Environment | None:
         """Where a run finds its packages; None for the user's environment."""
@@ -265,14 +233,32 @@ class Site:
 
     # ------------------------------------------------------------------------------------------ from start to end
 
-    def _follow(self, attempt: _Attempt) -> Ending | None:
-        """Start a run and stay with it to its end; None if its fork server went away, so that it says nothing."""
-        plan, traces = attempt.plan, attempt.traces
-        child = self._started(attempt)
-        if child is None:
-            return None
+    def _started(
+        self, plan: Plan, start: str, folder: Path, environment: Environment | None, device: str | None
+    ) -> Process | None:
+        """The first process of a run; None where that is to be forked and cannot."""
+        target, own = self.target, dict[str, str]()
+        if environment is not None:
+            target, own = target.under(environment.python), environment.variables
+        how = target.started(plan.configuration, folder, own, device)
+        if how is not None:
+            write_by_hand(folder, f"exec {how.by_hand}")
+            variables = {name: value for name, value in {**os.environ, **how.variables}.items() if value is not None}
+            return self._supervisor.start(how.words, variables, folder)
+        orders = orders_of(plan, folder, self.starts, jobs=self._jobs, device=device)
+        write_json(folder / "configuration.json", dict(plan.configuration))
+        command, variables = write_cold_orders(plan, orders, self.starts, environment)
+        if start == COLD:
+            return self._supervisor.start(command, variables, folder)
+        return self.starts.fork(orders)
+
+    def _follow(self, plan: Plan, start: str, folder: Path, child: Process) -> bool:
+        """Stay with a run to its end, and write down how it ended, from when on it counts. False if its fork server
+        went away, so that it says nothing."""
+        probed = self.target.probed
+        traces = Traces(folder, printed=not probed)
         ending = watch(
-            Training(child, traces) if self.target.probed else child,
+            Training(child, traces) if probed else child,
             traces,
             plan.patience or self._patience(plan),
             enough=lambda traces: self._has_shown(plan, traces),
@@ -280,25 +266,20 @@ class Site:
             interrupted=self._interrupted,
             costly=plan.is_too_costly,
         )
-        return None if ending.exit_code is not None and child.lost else ending
-
-    def _started(self, attempt: _Attempt) -> Process | None:
-        """The first process of a run; None where that is to be forked and cannot."""
-        plan, folder, environment = attempt.plan, attempt.folder, attempt.environment
-        target, own = self.target, dict[str, str]()
-        if environment is not None:
-            target, own = target.under(environment.python), environment.variables
-        how = target.started(plan.configuration, folder, own, attempt.device)
-        if how is not None:
-            write_by_hand(folder, f"exec {how.by_hand}")
-            variables = {name: value for name, value in {**os.environ, **how.variables}.items() if value is not None}
-            return self._supervisor.start(how.words, variables, folder)
-        orders = orders_of(plan, folder, self.starts, jobs=self._jobs, device=attempt.device)
-        write_json(folder / "configuration.json", dict(plan.configuration))
-        command, variables = write_cold_orders(plan, orders, self.starts, environment)
-        if attempt.start == COLD:
-            return self._supervisor.start(command, variables, folder)
-        return self.starts.fork(orders)
+        if ending.exit_code is not None and child.lost:
+            return False
+        if plan.instruments is not None:  # what is slow under instruments says nothing of other runs
+            ending = Ending(ending.exit_code, ending.hang, ending.seconds, costly=ending.costly)
+        traces.read()
+        traces.adopt()
+        rows = traces.metrics.rows
+        if not probed:
+            with open(folder / METRICS_FILE, "w", opener=private) as stream:
+                stream.writelines(json.dumps(row) + "\n" for row in rows)
+        clean_folder(folder)
+        ending = replace(ending, horizon=plan.steps, steps=len(rows), level=start, watched=probed)
+        write_json(folder / ENDING_FILE, asdict(ending))
+        return True
 
     def _has_shown(self, plan: Plan, traces: Traces) -> bool:
         if plan.name in self._unneeded or plan.has_shown(traces):
@@ -307,7 +288,7 @@ class Site:
         return bool(rows) and plan.steps is not None and rows[-1]["step"] >= plan.steps
 
     def _patience(self, plan: Plan) -> Patience:
-        start, pauses, timeout = self.starts.patience, self._pauses, self._timeout
+        start, pauses, timeout = self.starts.patience, Pauses.of(self.folder), self._timeout
         if not self.target.probed:
             if timeout is None:
                 timeout = math.inf if pauses.passing is None else max(SILENCE_SECONDS, HANG_TIMES * pauses.passing)
@@ -321,19 +302,3 @@ class Site:
             seen = {**pauses.phases, IN_TRAINING: pauses.silence}
         hangs = pauses.hangs if plan.repeats or pauses.passing is not None else ()
         return Patience(start, first, HANG_SECONDS, times=HANG_TIMES, seen=seen, hangs=hangs, repeats=plan.repeats)
-
-    def _keep(self, attempt: _Attempt, ending: Ending) -> None:
-        """Write down how a run ended, from when on it counts."""
-        plan, folder, traces = attempt.plan, attempt.folder, attempt.traces
-        if plan.instruments is not None:  # what is slow under instruments says nothing of other runs
-            ending = replace(ending, longest_silence=0.0, phases={}, stood="", paused=())
-        traces.read()
-        traces.adopt()
-        rows = traces.metrics.rows
-        if not self.target.probed:
-            with open(folder / METRICS_FILE, "w", opener=private) as stream:
-                stream.writelines(json.dumps(row) + "\n" for row in rows)
-        clean_folder(folder)
-        told = {"horizon": plan.steps, "steps": len(rows), "level": attempt.start, "watched": self.target.probed}
-        write_json(folder / ENDING_FILE, {**asdict(ending), **told})
-        self._pauses.add(ending, len(rows))

@@ -52,8 +52,8 @@ that collapses is compared with that each time a row comes."""
 TAIL_BYTES, HEAD_BYTES = 1 << 16, 1 << 20
 """Of the end of a log, in which its last lines are looked for; of its beginning, which is compared with others."""
 
-ROUNDED = {"epoch": 0.005, "loss": 1e-4}
-"""How far two lines about one step may differ: LLaMA-Factory prints the epoch with two digits, the loss with four."""
+ROUNDED = 1e-4
+"""LLaMA-Factory prints the loss with four digits."""
 
 SIGNALS = {
     "Floating point exception": signal.SIGFPE,
@@ -115,7 +115,7 @@ def _printed_lines(lines: bytes, rows: list[Row]) -> None:
     for row in rows_in(lines):
         last = rows[-1]["step"] if rows else 0
         printed = row.values.get("step")
-        if printed is None and rows and _repeats(row.values, rows[-1]):
+        if printed is None and rows and _is_again(row.values, rows[-1]):
             rows[-1] = {**row.values, **rows[-1]}
             continue
         step = last + 1 if printed is None or not math.isfinite(printed) else int(printed)
@@ -123,24 +123,22 @@ def _printed_lines(lines: bytes, rows: list[Row]) -> None:
             rows.append({**row.values, "step": step})
 
 
-def _repeats(values: Mapping[str, float], before: Row) -> bool:
-    """Whether two rows without steps belong to the same step: LLaMA-Factory prints a line of its own beside the
-    Trainer's, with fewer metrics and fewer digits
-    (https://github.com/hiyouga/LLaMA-Factory/blob/main/src/llamafactory/train/callbacks.py)."""
+def _is_again(values: Mapping[str, float], before: Row) -> bool:
+    """Whether two rows without steps are of the same one: LLaMA-Factory prints a line of its own beside the Trainer's,
+    with fewer metrics (https://github.com/hiyouga/LLaMA-Factory/blob/main/src/llamafactory/train/callbacks.py)."""
     ours, theirs = KNOWN & values.keys(), KNOWN & before.keys()
-    if not (ours < theirs or theirs < ours):
-        return False
-    return all(
-        name in values and name in before
-        and (math.isclose(values[name], before[name], abs_tol=tolerance) or math.isnan(values[name] + before[name]))
-        for name, tolerance in ROUNDED.items()
-    )  # fmt: skip
+    fewer = "loss" in ours & theirs and (ours < theirs or theirs < ours)
+    return fewer and not abs(values["loss"] - before["loss"]) > ROUNDED  # so that two NaN are the same, too
 
 
 class Traces:
     """What one run has told so far: its events, and one metric row for each optimizer step of the training under study.
 
     Steps are counted from where the run began: of a run from a checkpoint they are not the training's own.
+
+    Args:
+        folder: of the run, into which its probe writes.
+        printed: whether it is a command without a probe, whose rows are in what it prints into ``log.txt``.
     """
 
     def __init__(self, folder: Path, printed: bool = False) -> None:
@@ -160,16 +158,6 @@ class Traces:
         self._before: dict[int, int] = {}  # number of a training -> its steps before its first row
         self._ahead: list[Row] = []  # rows of a training whose `TrainBegin` was not read yet
         self._watch = Watch()
-
-    @classmethod
-    def of(cls, folder: Path) -> Traces:
-        """What a probe writes into a run's folder."""
-        return cls(folder)
-
-    @classmethod
-    def printed(cls, folder: Path) -> Traces:
-        """What a command without a probe prints into the log of its folder."""
-        return cls(folder, printed=True)
 
     def _metric_row(self, row: object) -> Row | None:
         """One step's metrics as the probe writes them, None of anything else."""

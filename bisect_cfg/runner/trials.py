@@ -256,7 +256,7 @@ class Trials:
             return result.outcome
         key = result.attributes["folder"], self.standard
         if key not in self._outcomes:
-            traces = Traces.of(self.site.folder / "trials" / key[0])
+            traces = Traces(self.site.folder / "trials" / key[0])
             traces.read()
             if told["steps"] and not traces.metrics.rows:
                 self._outcomes[key] = result.outcome

@@ -31,7 +31,7 @@ traceback printed and a status of its own; one whose other threads or exit handl
 
 @dataclass(frozen=True)
 class Ending:
-    """How a watched run came to its end; stored in ``ending.json``. Times are in seconds."""
+    """How a run came to its end, and how it was run; stored in ``ending.json``. Times are in seconds."""
 
     exit_code: int | None  # None where we ended it
     hang: str | None  # why it was called a hang
@@ -41,6 +41,10 @@ class Ending:
     costly: bool = False  # whether it was ended because it takes longer than can be afforded
     stood: Place = ""  # where it hung; "" if it did not, or if that is not known
     paused: Sequence[Place] = ()  # where it stood in pauses after which it went on
+    horizon: int | None = None  # optimizer steps that it was to make; None for all the script has
+    steps: int = 0  # metric rows
+    level: str = ""  # its start
+    watched: bool = True  # whether by a probe
 
 
 def watch(

@@ -117,7 +117,6 @@ def _plan(study: Study, kind: str) -> Plan:
             from_step=1 if silent or late else max(1, min(steps, default=bad_run.shown.step) - STEPS_AHEAD),
             gdb=shutil.which("gdb"),
         ),
-        environment={"CUDA_LAUNCH_BLOCKING": "1"},
     )
 
 

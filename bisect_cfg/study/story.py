@@ -118,7 +118,7 @@ def _answer_of(study: Study) -> Findings:
         say_what_stays(study, kept)
     counted = answer.good_run.seen.counted if answer.good_run is not None else study.target.probed
     study.find(
-        start=study.site.start,
+        start=study.site.starts.start,
         horizon=trials.horizon if counted else None,
         origin=trials.origin,
         notes=tuple(study.notes),

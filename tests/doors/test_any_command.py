@@ -147,7 +147,7 @@ def run_status(tool, b, *options, good="a=ok"):
 )
 def test_what_an_end_says(tmp_path, code, printed, kind, name, message):
     (tmp_path / "log.txt").write_text(printed)
-    died = observe_command(Traces.of(tmp_path), Ending(code, None, 1.0)).died
+    died = observe_command(Traces(tmp_path), Ending(code, None, 1.0)).died
     assert (None if died is None else (died.kind, died.name, died.message)) == (kind and (kind, name, message))
 
 
@@ -158,7 +158,7 @@ def test_ranks_that_print_their_tracebacks_into_each_other_fail_alike(tmp_path):
     found = []
     for lines in said:
         (tmp_path / "log.txt").write_text("\n".join(lines))
-        found.append(observe_command(Traces.of(tmp_path), Ending(1, None, 1.0)).died)
+        found.append(observe_command(Traces(tmp_path), Ending(1, None, 1.0)).died)
     assert found[0] == found[1] and found[0].name == "RuntimeError" and found[0].message
 
 

@@ -164,7 +164,7 @@ def test_an_event_that_others_wrote_is_masked_as_it_is_read_and_then_in_its_file
     path = tmp_path / "events.jsonl"
     for text in (FLAG, "a-key of the script", "first\nhf_TokenOfAMessage012345", "x -----BEGIN RSA PRIVATE KEY-----ab"):
         path.write_text(json.dumps({"event": "unwatched", "command": f"run {text}"}) + "\n")
-        traces = Traces.of(tmp_path)
+        traces = Traces(tmp_path)
         traces.read()
         assert HIDDEN in traces.events.rows[0].command and text not in traces.events.rows[0].command
         clean_folder(tmp_path)

@@ -69,7 +69,7 @@ def run(study: Path, seen: Observation, *events: Event, number: int = 0) -> Run:
     folder = study / "trials" / str(number)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log.txt").touch()
-    traces = Traces.of(folder)
+    traces = Traces(folder)
     traces.events.rows += events
     traces.begun = next((event for event in events if isinstance(event, TrainBegin)), None)
     return Run(seen, traces, folder)

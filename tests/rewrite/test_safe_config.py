@@ -44,7 +44,7 @@ def answer(
         SimpleNamespace(name=name, kind="args", good=DEFAULTS[name], bad=raw[name])
         for name in ("learning_rate", "beta")
     ]
-    traces = Traces.of(folder)
+    traces = Traces(folder)
     traces.events.rows += [Opened(str(path), "r") for path in opened]
     capture, bad = SimpleNamespace(args=args, deepspeed=None, others={}), {one.name: one.bad for one in factors}
     settings = SimpleNamespace(seen=True, capture=capture, varied=factors, pins={}, bad=bad)

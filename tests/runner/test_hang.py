@@ -152,7 +152,8 @@ def after(hang: float | None, *runs: list[tuple[str, float]]) -> Patience:
             run.announced("reward call", pause, place, look=0.2)
         run.steps = 1
         why = run.announced("reward call", seconds, "judge", look=0.2) if seconds else None
-        pauses.add(ending_of(run.silence, None if why else 0, why, run.now), 0 if seconds else 1)
+        ending = ending_of(run.silence, None if why else 0, why, run.now)
+        pauses.add(replace(ending, steps=0 if seconds else 1))
     return replace(FIRST_PATIENCE, seen=pauses.phases, hangs=pauses.hangs)
 
 

@@ -218,7 +218,7 @@ def test_whenever_the_files_are_read_the_rows_are_those_of_the_last_training(tmp
     last = [row(step, training=3) for step in (1, 2, 3)]
     written = [json.dumps(event_row(event, 0.0)) for event in events]
     metrics = [json.dumps(one) for one in (*made(4, 3), *last)]
-    traces, told, logged = Traces.of(folder), 0, 0
+    traces, told, logged = Traces(folder), 0, 0
     for more_events, more_rows in [*moments, (len(written), len(metrics))]:
         told, logged = max(told, more_events), max(logged, more_rows)
         for name, lines in (("events", written[:told]), ("metrics", metrics[:logged])):

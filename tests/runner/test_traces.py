@@ -30,7 +30,7 @@ RAY = "\x1b[36m(TaskRunner pid=81123)\x1b[0m "
 
 def test_complete_lines_are_read_as_they_come_and_what_is_none_of_ours_is_passed_over(tmp_path) -> None:
     """A full disk cuts a line short; the rest of the trial still counts."""
-    path, traces = tmp_path / "metrics.jsonl", Traces.of(tmp_path)
+    path, traces = tmp_path / "metrics.jsonl", Traces(tmp_path)
     assert not traces.read()
     for added, new, steps in (
         ('{"step": 1, "loss": 0.5}\n{"step"', True, [1]),
@@ -96,7 +96,7 @@ def test_what_trainers_print(tmp_path, line, values):
     path, every = tmp_path / "log.txt", 1 if "{step}" not in line else 2
     for breaks in (None, 7):
         path.unlink(missing_ok=True)
-        traces = Traces.printed(tmp_path)
+        traces = Traces(tmp_path, printed=True)
         with path.open("w") as stream:
             stream.write("loading loss: and step 3\n")
             for number in range(1, 31):
@@ -112,7 +112,7 @@ def test_what_trainers_print(tmp_path, line, values):
 
 
 def test_half_a_line_is_a_sign_of_life_once(tmp_path) -> None:
-    path, traces = tmp_path / "log.txt", Traces.printed(tmp_path)
+    path, traces = tmp_path / "log.txt", Traces(tmp_path, printed=True)
     path.write_text("a line that is whole, and longer than what comes after it\nloading ...")
     assert traces.read() and not traces.read()
     path.write_text("x")  # the middle of a long log was let go

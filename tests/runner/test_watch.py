@@ -116,7 +116,7 @@ class Bench:
         environment, restore = probe_environment({"PYTHONPATH": str(self.library)}, orders)
         orders.write_text(json.dumps(to_json(Cold(restore, TrialOrders(str(folder), steps=5)))))
         supervisor = Supervisor()
-        traces = Traces.of(folder)
+        traces = Traces(folder)
         try:
             command = [sys.executable, str(self.folder / "train.py"), what, str(UNIT)]
             child = supervisor.start(command, environment, folder)
@@ -245,7 +245,7 @@ def test_a_run_is_ended_for_a_reason_and_nothing_before(tmp_path: Path, why: str
         interrupted.set()
     with pytest.raises(KeyboardInterrupt) if why == "an interrupt" else contextlib.nullcontext():
         ending = watch(
-            run, Traces.of(tmp_path), patience, interrupted=interrupted, progress=heard.append,
+            run, Traces(tmp_path), patience, interrupted=interrupted, progress=heard.append,
             enough=lambda traces: why == "enough", costly=lambda traces, seconds: why == "its price",
         )  # fmt: skip
         assert ending.exit_code is None and ending.costly == (why == "its price")
@@ -257,4 +257,4 @@ def test_a_run_is_ended_for_a_reason_and_nothing_before(tmp_path: Path, why: str
 def test_what_dies_of_an_exception_may_end_by_itself(tmp_path: Path) -> None:
     traces_of(tmp_path, RAISED)
     run = Unprobed(tmp_path, "sleep 0.3; exit 3")
-    assert watch(run, Traces.of(tmp_path), Patience(60, 60, 60)).exit_code == 3
+    assert watch(run, Traces(tmp_path), Patience(60, 60, 60)).exit_code == 3
