@@ -4,8 +4,8 @@ came of it, a line of JSON each (see `bisect_cfg.engines.lines`).
     it reads                                     it says
     hello      what is run, where                hello     what is installed here, and which files it sees
     learn      what the first run has shown
-    ask        can this be forked, be built?     answer
-    run        a plan                            progress  metric rows;  end  the result, or why there is none
+    ask        can this be forked, be built?     answer    that, or why there is none
+    run        a plan                            progress  metric rows;  answer  the result, or why there is none
     end        a run that nobody needs any more
     interrupt, go_on
     alive                                        alive     every second or two
@@ -26,7 +26,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -105,19 +105,13 @@ class SiteProcess:
             with contextlib.suppress(OSError):
                 hashes[path] = hash_of(Path(path))
         found = fingerprint(None if target.python == sys.executable else target.python) if target.python else {}
-        about = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "version": metadata.version("bisect-cfg"),
-            "sees": seen,
-        }
         if seen:
             self._site = Site(
                 target, folder, timeout=setup["timeout"], jobs=setup["jobs"], devices=setup["devices"],
                 on_progress=self._progress, name=setup["name"],
             )  # fmt: skip
-            about["supervisor"] = self._site.supervisor_pid
-        self._say(op="hello", hashes=hashes, fingerprint=found, **about)
+        version = metadata.version("bisect-cfg")
+        self._say(op="hello", hashes=hashes, fingerprint=found, version=version, sees=seen)
 
     def _on_learn(self, **learned: Any) -> None:
         self._site.starts.learn(**learned)
@@ -126,41 +120,31 @@ class SiteProcess:
         self._site.environments = Environments(folder, base, run=self._site.program)
 
     def _on_ask(self, number: int, what: str, about: Any) -> None:
-        """Answer a question; one may take minutes."""
+        self._answer(number, lambda: getattr(self._site.starts, what)(about))
+
+    def _on_run(self, number: int, start: str, plan: Plan) -> None:
+        self._site.starts.start = start
+        self._sent[plan.name] = 0
+        self._answer(number, lambda: self._site.run(plan))
+
+    def _answer(self, number: int, work: Callable[[], object]) -> None:
+        """Do something in a thread, which may take minutes, and say what came of it."""
 
         def answer() -> None:
             told: JsonObject = {}
             try:
-                told["value"] = getattr(self._site.starts, what)(about)
-            except SupervisorKilled:
-                self._give_up()
-            except InputError as error:
-                told["error"] = [error.message, error.advice]
-            self._say(op="answer", number=number, **told)
-
-        threading.Thread(target=answer, daemon=True).start()
-
-    def _on_run(self, attempt: int, start: str, plan: Plan) -> None:
-        """Run a plan; how long silence may be is told by the runs of all sites."""
-
-        def run() -> None:
-            told: JsonObject = {}
-            try:
-                told["result"] = self._site.run(plan)
+                told["value"] = work()
             except KeyboardInterrupt:
-                told["interrupted"] = True
+                told["interrupted"] = []
             except SupervisorKilled:
                 self._give_up()
             except InputError as error:
                 told["error"] = [error.message, error.advice]
             except Exception as error:
-                told["fault"] = f"{type(error).__name__}: {error}"
-            self._say(op="end", attempt=attempt, **told)
+                told["fault"] = [f"a site on {socket.gethostname()}: {type(error).__name__}: {error}"]
+            self._say(op="answer", number=number, **told)
 
-        self._site.starts.start = start
-        self._site.look_at_pauses()
-        self._sent[plan.name] = 0
-        threading.Thread(target=run, daemon=True).start()
+        threading.Thread(target=answer, daemon=True).start()
 
     def _progress(self, name: int | str, rows: Sequence[Row], steps: int | None) -> None:
         sent, self._sent[name] = self._sent.get(name, 0), len(rows)

@@ -40,9 +40,6 @@ STRETCH = 2
 COLD_CHECK = "cold_check"
 """Attribute of a result: see `Result.check`."""
 
-JUDGED_BY = "judged_by"
-"""Attribute of a result: the `Standard.digest` of its verdict, which stands as long as the standard is the same."""
-
 CHECKS_CONFIGS = frozenset({"trl", "transformers", "accelerate", "torch"})
 """Packages that decide whether a training config can be built."""
 
@@ -54,17 +51,11 @@ def horizon_for(step: int) -> int:
 
 @dataclass(frozen=True)
 class Packages:
-    """What trials with other packages need.
+    """What trials with other packages need."""
 
-    Attributes:
-        own: canonical name -> level, all that the user has installed.
-        mixtures: which mixtures of both environments are valid.
-        varied: whether packages are among the factors: then all trials run in environments that were built.
-    """
-
-    own: Mapping[str, str]
-    mixtures: Mixtures
-    varied: bool = True
+    own: Mapping[str, str]  # canonical name -> level, all that the user has installed
+    mixtures: Mixtures  # which mixtures of both environments are valid
+    varied: bool = True  # whether packages are factors: then all trials run in environments that were built
 
     def lines(self, levels: Mapping[str, str | None]) -> list[str]:
         """The requirements of an environment in which these packages are not as the user has them."""
@@ -94,29 +85,17 @@ class PlanEngine(Engine[Plan, Result], Protocol):
 
 
 class Trials:
-    """See the module.
-
-    Attributes:
-        engine: runs them.
-        inputs: what the runs read, compared around each of them; None: nothing is.
-        settings: what varies; None before it is known.
-        standard: what runs are held against.
-        packages: None where no trial has packages of its own.
-        horizon: optimizer steps of a trial; None before the failure was seen. It grows when that comes later.
-        origin: where trials begin; None: at the beginning of the training.
-        failed: the run that showed the failure under study; None before there is one. All trials take its data first.
-        needs_training: whether that data alone was seen not to do it.
-    """
+    """See the module; `engine` runs them."""
 
     def __init__(self, engine: PlanEngine, settings: Factors | None = None) -> None:
-        self.engine, self.settings = engine, settings
-        self.inputs: Inputs | None = None
-        self.standard = Standard()
-        self.packages: Packages | None = None
-        self.horizon: int | None = None
-        self.origin: Origin | None = None
-        self.failed: Run | None = None
-        self.needs_training = False
+        self.engine, self.settings = engine, settings  # what varies; None before it is known
+        self.inputs: Inputs | None = None  # what the runs read, compared around each of them
+        self.standard = Standard()  # what runs are held against
+        self.packages: Packages | None = None  # None where no trial has packages of its own
+        self.horizon: int | None = None  # steps of a trial; None before the failure was seen
+        self.origin: Origin | None = None  # where trials begin; None: at the beginning of the training
+        self.failed: Run | None = None  # showed the failure under study; all trials take its data first
+        self.needs_training = False  # whether that data alone was seen not to do it
         self._outcomes: dict[tuple[str, Standard], Outcome] = {}
 
     @property
@@ -225,10 +204,9 @@ class Trials:
 
     def judged(self, run: Run) -> TrialResult:
         """The result of a run under the failure under study."""
-        verdict = run.judged(self.standard)
-        result = result_of(run, verdict)
+        result = result_of(run, run.judged(self.standard))
         self._see(result)
-        return replace(result, attributes={**result.attributes, JUDGED_BY: self.standard.digest})
+        return result
 
     def recall(self, results: Sequence[TrialResult]) -> None:
         """Take in, in their order, what the results of earlier passes have shown of how trials must be run, so that a
@@ -252,7 +230,7 @@ class Trials:
         whoever ran the trial: there what was said then stands.
         """
         told = result.attributes.get("observation")
-        if told is None or result.attributes.get(JUDGED_BY) == self.standard.digest:
+        if told is None:
             return result.outcome
         key = result.attributes["folder"], self.standard
         if key not in self._outcomes:

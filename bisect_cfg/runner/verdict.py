@@ -141,12 +141,6 @@ class Standard:
     good: Sequence[Row] | None = None  # the good run's metric rows; None where nobody asks for health
     scaler: bool = False  # whether the runs have a gradient scaler (fp16), which may skip a few steps
 
-    @functools.cached_property
-    def digest(self) -> str:
-        """Names what trials are judged by; `good` is no part of it, as nobody asks them for health."""
-        told = repr((self.failure, sorted(self.usual), self.scaler))
-        return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
-
     def with_usual(self, shown: Verdict) -> Standard:
         """The standard once it is known what the good run shows."""
         return replace(self, usual=frozenset(symptom.kind for symptom in shown.symptoms))

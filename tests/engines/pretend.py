@@ -22,27 +22,27 @@ def tell(slot, **message):
 
 def end(slot, attempt, name):
     kind = "bisect_cfg.runner.plan:Result"
-    tell(slot, op="end", attempt=attempt, result={"$kind": kind, "fields": {"name": name}})
+    tell(slot, op="answer", number=attempt, value={"$kind": kind, "fields": {"name": name}})
 
 
 def up(slot):
     say(op="up", slot=slot, node=f"node-{slot}", devices=[], jobs=1)
     torch = "2.9.1" if MODE == "differs" and slot else "2.10.0"
-    about = {"version": metadata.version("bisect-cfg"), "sees": True, "hashes": {}, "host": "", "pid": 0}
+    about = {"version": metadata.version("bisect-cfg"), "sees": True, "hashes": {}}
     tell(slot, op="hello", fingerprint={"packages": {"torch": torch}}, **about)
 
 
 def on(slot, message):
     if message["op"] == "run":
         fields = message["plan"]["fields"]
-        BEFORE.append(message["attempt"])
+        BEFORE.append(message["number"])
         if MODE == "falls" or (MODE == "late" and len(BEFORE) == 1):
             say(op="down", slot=slot, why="it fell")
             up(slot)
         else:
             if MODE == "late":
                 end(0, BEFORE[0], "what the lost attempt says")
-            end(slot, message["attempt"], fields["name"])
+            end(slot, message["number"], fields["name"])
 
 
 up(0)

@@ -141,7 +141,7 @@ def test_what_an_earlier_attempt_still_says_is_dropped(tmp_path: Path) -> None:
 def test_a_node_with_another_version_takes_no_trial_and_is_named(tmp_path: Path) -> None:
     with pretended(tmp_path, "differs") as (engine, notes):
         assert engine.slots == 1 and engine.cluster["nodes"] == ["node-0"]
-        assert notes == ["Not used: 1 of 2 nodes has torch 2.9.1, not 2.10.0."]
+        assert notes == ["Not used: node-1 (torch 2.9.1, not 2.10.0)."]
         assert engine.submit(Plan(7, {}, None)).result(30).name == 7
 
 

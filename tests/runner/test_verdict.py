@@ -133,9 +133,6 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(
     runner.standard = Standard(failure, later)
     assert runner.classify(stored) is run.judged(Standard(failure, later)).outcome
     runner.standard = Standard(failure, usual)
-    again = Trials(SimpleNamespace())  # without a folder: under the same standard nothing is read
-    again.standard = Standard(failure, usual)
-    assert again.classify(stored) is in_search.outcome
     assert in_search.signature == (str(study.verdict_of(run).signature) if in_search.outcome.value != "pass" else None)
 
     wishes = Wishes()
