@@ -41,7 +41,7 @@ def clean_folder(folder: Path) -> None:
 
 
 def _shorten(path: Path) -> None:
-    with open(path, "r+b") as log:
+    with open(path, "r+b", opener=private) as log:
         size = os.fstat(log.fileno()).st_size
         if size <= LOG_HEAD + LOG_TAIL:
             return
@@ -65,7 +65,7 @@ def _scrub_row(line: str) -> str:
 
 def _rewrite(path: Path, change: Callable[[str], str]) -> None:
     """Rewrite a text in its place if `change` changes it."""
-    if not path.is_file():
+    if path.is_symlink() or not path.is_file():
         return
     try:
         with open(path, "rb", opener=private) as stream:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,15 +52,6 @@ def bisected(tool, *arguments) -> dict:
 
 
 # ----------------------------------------------------------------------------------------- programs of other people
-
-
-@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="no sqlite3")
-def test_sqlite3_with_values_in_one_argument(tool):
-    good = ("--good", "table=t", "--good", "limit=1", "--good", "text=plain")
-    bad = ("--bad", "table=no such", "--bad", "limit=5", "--bad", "text=it''s; -- \"é\"\n$x")
-    query = """create table t(a); select '{text}' from "{table}" limit {limit};"""
-    result = bisected(tool, *good, *bad, "--", "sqlite3", ":memory:", query)
-    assert causes_of(result) == [["table"]] and "no such table" in result["failure"]["message"]
 
 
 def test_python_with_a_configuration_file(tool):

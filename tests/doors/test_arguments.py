@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -120,13 +118,6 @@ def test_such_an_answer_comes_out_of_a_child_as_well(tmp_path, answer) -> None:
     assert report.causes[0].parameters == ("bf16",) and "unresolved" not in set(report.trials["outcome"])
 
 
-@pytest.mark.parametrize("failed", [Outcome.FAIL, False, np.bool_(False), TrialResult(Outcome.FAIL, "fail")])
-def test_what_is_added_is_what_a_trial_may_return(failed) -> None:
-    bisection = Bisection(GOOD, BAD, lambda c: not c["bf16"], isolation="none")
-    bisection.add(BAD, failed, "bad baseline")
-    assert bisection.run().causes[0].parameters == ("bf16",)
-
-
 @table("arguments, options, words", [
     ((NUL,), {}, "The command holds a NUL"), (("train.py", [NUL]), {}, "The command holds a NUL"),
     ((), {"command": ["sort", "{flags}", NUL], "good": GOOD, "bad": BAD}, "The command holds a NUL"),
@@ -139,25 +130,6 @@ def test_nul_in_paths_and_words(tmp_path, monkeypatch, arguments, options, words
     with pytest.raises(InputError, match=words):
         bisect_cfg.bisect(*arguments, **options)
     assert os.listdir(tmp_path) == ["train.py"]
-
-
-SEARCH = """
-import tempfile
-from bisect_cfg import Bisection, load
-good, bad = {f"x{i}": 0 for i in range(12)}, {**{f"x{i}": 1 for i in range(12)}, "kwargs": {"a": [1]}}
-address = f"sqlite:///{tempfile.mkdtemp()}/study.db"
-report = Bisection(good, bad, lambda c: not (c["x1"] and c["x7"]), storage=address, jobs=2).run()
-report.trials, report.ask("x1"), report.plot_matrix(), report._repr_html_(), load(address).trials
-print(report.causes[0].parameters)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.training
-def test_warnings_that_are_errors_break_no_search_of_a_function(tmp_path) -> None:
-    done = subprocess.run([sys.executable, "-W", "error", "-c", SEARCH], capture_output=True, text=True, cwd=tmp_path,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
-    assert (done.stdout, done.stderr) == ("('x1', 'x7')\n", "")
 
 
 def test_warnings_that_are_errors_break_no_search_of_a_script(fresh_tool) -> None:

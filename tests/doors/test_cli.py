@@ -13,10 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tools import ForkedTool, Said, assert_clear
+from tools import ForkedTool, Said
 from toys import script
-
-from bisect_cfg import api
 
 QUICK = ("--no-recommend", "--no-where")
 """Where only the causes matter."""
@@ -154,36 +152,7 @@ def test_whole_commands(tool):
 # configuration
 
 
-def test_corrected_good_yaml_goes_on(tool):
-    """Nothing is lost by a typo: with the name corrected, the same command does not repeat the first run."""
-    script(tool.folder)
-    good = tool.folder / "good.yaml"
-    good.write_text("lerning_rate: 1.0e-6\n")
-    assert_clear(tool("bisect", ".", "--study", "s"), "lerning_rate")
-    first = (tool.folder / "s/trials/0/ending.json").stat().st_mtime_ns
-    good.write_text("learning_rate: 1.0e-6\n")
-    said = tool("bisect", ".", "--study", "s", *QUICK)
-    assert said.status == 0, said.all
-    assert (tool.folder / "s/trials/0/ending.json").stat().st_mtime_ns == first
-
-
 # ----------------------------------------------------------------------------------------------------- the study folder
 
 
-def test_changed_script(finished):
-    tool, path = finished, finished.folder / "train.py"
-    path.write_text(path.read_text() + "# changed\n")
-    assert_clear(tool("bisect", "train.py", "--study", "s"), "train.py changed", "--restart")
-    assert tool("bisect", "train.py", "--study", "s", "--restart", *QUICK).status == 0
-    assert (tool.folder / "s.old-1/result.json").exists()
-
-
 # ----------------------------------------------------------------------------------------------------- the command line
-
-
-def test_what_a_study_runs_is_shown_as_one_would_type_it(tmp_path):
-    (tmp_path / "my study").mkdir()
-    asked = api.Asked("my study", ["--lr", "1"], str(tmp_path), {"python": "/env/python"})
-    assert asked.shown == f"cd {tmp_path} && /env/python 'my study/train.py' --lr 1"
-    asked.target = "a.py"
-    assert asked.shown == f"cd {tmp_path} && /env/python a.py --lr 1"

@@ -90,32 +90,6 @@ def test_good_files(tool, text, words):
     assert_told(tool("bisect", ".", "--study", "s"), words)
 
 
-def test_date_in_a_good_file_is_its_text(tool):
-    write(tool.folder)
-    (tool.folder / "good.yaml").write_text("lr_scheduler_type: 2024-01-01\n")
-    said = tool("bisect", ".", "--study", "s", *QUICK)
-    assert_told(said, "CAUSE   bf16", status=0)
-    trials = json.loads((tool.folder / "s/result.json").read_text())["trials"]
-    assert "2024-01-01" in [trial["values"]["lr_scheduler_type"] for trial in trials]
-
-
-def test_names_with_and_without_args(tool):
-    write(tool.folder)
-    assert_told(tool("bisect", "train.py", "--only", "args.bf16", *QUICK), "1 setting differs", status=0)
-
-
-@pytest.mark.parametrize(("options", "words"), [
-    (["--exclude", "bf16", "--exclude", "learning_rate"], "--exclude leaves nothing to vary"),
-    (["--only", "model_init_kwargs.a", "--exclude", "model_init_kwargs"], "--only and --exclude leave nothing to vary"),
-])  # fmt: skip
-def test_options_that_leave_nothing_to_vary(tool, options, words):
-    write(
-        tool.folder,
-        SCRIPT if "bf16" in options else SCRIPT.replace("bf16=True", "bf16=True, model_init_kwargs={'a': 1}"),
-    )
-    assert_told(tool("bisect", "train.py", *options, *QUICK), words)
-
-
 @pytest.mark.parametrize(("options", "words"), [
     (["--only", "args.bf61"], "Did you mean bf16?"), (["--exclude", "bf61"], "Did you mean bf16?"),
     (["--keep", "bf61"], "Did you mean bf16?"), (["--keep", "lr"], "learning_rate"),
@@ -126,12 +100,6 @@ def test_a_name_that_nobody_knows(tool, options, words):
     assert_told(tool("bisect", "train.py", *options), words)
 
 
-def test_devices_by_their_names(tool):
-    write(tool.folder)
-    options = ("--devices", "0,GPU-5f6c,MIG-GPU-1/2/3", "--only", "bf61")  # what comes next is complained of
-    assert_told(tool("bisect", "train.py", *options), "Did you mean bf16?")
-
-
 def test_max_trials_counts_the_first_runs(tool):
     write(tool.folder)
     for most in (1, 2):
@@ -140,17 +108,6 @@ def test_max_trials_counts_the_first_runs(tool):
         assert len(list((tool.folder / "s/trials").glob("*/ending.json"))) == most
         assert json.loads((tool.folder / "s/result.json").read_text())["status"] == "inconclusive"
     assert_told(tool("bisect", "train.py", "--study", "s", *QUICK), "CAUSE   bf16", status=0)
-
-
-@pytest.mark.parametrize(("line", "told"), [
-    ("print('async_lru 1.0, dtype float, lr'); raise SystemExit(3)", False),
-    ("GRPOTrainer(GRPOConfig(lr=3e-4)).train()", True),
-])  # fmt: skip
-def test_words_are_matched_whole_and_where_something_complains(tool, line, told):
-    write(tool.folder, "from trl import GRPOConfig, GRPOTrainer\n" + line)
-    said = tool("bisect", "train.py")
-    assert_told(said, "train.py")
-    assert ("It is called" in said.all) is told
 
 
 # ---------------------------------------------------------------------------------------------------- what is printed
@@ -212,25 +169,20 @@ def test_output_that_nobody_reads(tool, command, statuses):
     tool.assert_nothing_left()
 
 
-@pytest.mark.parametrize("kilobytes", [0, 4, slow(100), 200])
+@pytest.mark.parametrize("kilobytes", [0, 200])
 def test_disk_that_is_full(tool, kilobytes):
     write(tool.folder)
     limit = (kilobytes * 1024, resource.RLIM_INFINITY)
     said = tool("bisect", "train.py", "--study", "s", prepare=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+    assert said.status == 2, said.all
     if kilobytes:  # with nothing at all, not even its sentence can be written into a file
-        # 1: the trials of both sides died of it, and that was said.
-        assert_told(said, status=(1, 2) if kilobytes == 4 else 2)
-        # In 4 KiB not even the target's own traceback fits.
-        assert kilobytes == 4 or any(
-            word in said.all for word in ("too large", "larger", "cannot be read or written")
-        ), said.all
-    else:
-        assert said.status == 2, said.all
+        assert_told(said)
+        assert any(word in said.all for word in ("too large", "larger", "cannot be read or written")), said.all
     assert "--restart" not in said.all
     tool.assert_nothing_left()
 
 
-@pytest.mark.parametrize("descriptors", [12, slow(16), 20, slow(24), 28])
+@pytest.mark.parametrize("descriptors", [12, 28])
 def test_few_descriptors_are_no_interruption(tool, descriptors):
     write(tool.folder)
     said = tool(
@@ -384,44 +336,6 @@ def test_database_of_the_study(study, text):
     assert not list((study.folder / "s").glob("study.db-*"))
 
 
-def test_a_script_that_is_gone_and_a_study_that_moved(study):
-    (study.folder / "s").rename(study.folder / "elsewhere")
-    assert_told(study("recommend", "elsewhere", "--verify-seeds", "1", "--trust"), "FIX", status=0)
-    (study.folder / "train.py").rename(study.folder / "away.py")
-    try:
-        assert_told(study("recommend", "elsewhere", "--verify-seeds", "1", "--trust"), "train.py")
-    finally:
-        (study.folder / "away.py").rename(study.folder / "train.py")
-
-
-def test_a_million_seeds_and_no_time(study):
-    said = study("recommend", "s", "--trust", "--verify-seeds", "1000000", "--max-seconds", "1")
-    assert_told(said, "--max-seconds", status=3)
-    assert len((study.folder / "s/result.json").read_bytes()) < 200_000
-    assert_told(study("recommend", "s", "--trust", "--margin", "0.0000001", "--verify-seeds", "1"), status=0)
-
-
-def test_the_folder_is_deleted_under_it(fresh_tool):
-    import threading
-
-    write(
-        fresh_tool.folder,
-        SCRIPT.replace("def step(number):", "def step(number):\n        import time; time.sleep(0.1)"),
-    )
-    process = fresh_tool.start("bisect", "train.py", "--study", "s")
-    for line in process.stdout:
-        if "good configuration" in line:
-            break
-    shutil.rmtree(fresh_tool.folder / "s", ignore_errors=True)
-    killer = threading.Timer(200, process.kill)
-    killer.start()
-    out, err = process.communicate()
-    killer.cancel()
-    assert process.returncode in (2, 3), (process.returncode, out, err)
-    assert not re.search(r"^Traceback", err + out, re.MULTILINE), err
-    fresh_tool.assert_nothing_left()
-
-
 # ------------------------------------------------------------------------------------------------------- the notebook
 
 
@@ -430,12 +344,11 @@ def test_values_from_python_are_taken_as_they_are(tool):
     write(tool.folder)
     (tool.folder / "notebook.py").write_text(
         textwrap.dedent("""
-        import json, bisect_cfg
-        report = bisect_cfg.bisect(
+        import bisect_cfg
+        bisect_cfg.bisect(
             "train.py", study="s", good={"bf16": None, "lr_scheduler_type": "1e-3", "temperature": 1.5},
             pin={"model_init_kwargs": {"a": None, "b": "None"}}, confirm=1, recommend=False, where=False,
         )
-        print(json.dumps(report.rows[-1].values, default=repr))
     """)
     )
     said = shell(tool, f"{sys.executable} notebook.py")
@@ -467,17 +380,3 @@ def test_options_from_python(tmp_path, monkeypatch, options, error):
         bisect_cfg.bisect("train.py", **options)
     assert type(raised.value).__name__ == error
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
-
-
-@pytest.mark.parametrize("options", [
-    {"max_seconds": float("nan")}, {"timeout": float("inf")}, {"timeout": -1}, {"confidence": float("nan")},
-    {"jobs": 0},
-    {"jobs": 1.5}, {"max_trials": 0}, {"confirm": float("nan")}, {"confirm": 0},
-    {"prior": {"x": float("nan")}}, {"loss": {"x": -1.0}},
-    {"loss": {"x": float("inf")}},
-])  # fmt: skip
-def test_numbers_of_a_bisection(options):
-    from bisect_cfg import Bisection
-
-    with pytest.raises(ValueError, match=next(iter(options))):
-        Bisection({"x": 0}, {"x": 1}, lambda configuration: True, **options)

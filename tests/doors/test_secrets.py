@@ -174,14 +174,6 @@ def test_an_event_that_others_wrote_is_masked_as_it_is_read_and_then_in_its_file
     assert FLAG not in path.read_text()
 
 
-def test_the_log_of_a_server_is_kept_without_secrets(tool):
-    write_script(tool, PRINTS.replace("    args =", "    print('first', sys.argv[2], flush=True)\n    args ="))
-    tool.environment["WANDB_API_KEY"] = "0f" * 20
-    said = tool("bisect", "train.py", "--study", "s", "--start", "config", "--no-recommend", "--", "--token", FLAG)
-    log = (tool.folder / "s/server/log.txt").read_text()
-    assert said.status == 0 and log == f"first {HIDDEN}\n"
-
-
 def test_a_log_is_cleaned_in_place_and_a_link_is_not_followed(tmp_path):
     from bisect_cfg.runner.clean import clean_folder
 
