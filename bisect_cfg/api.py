@@ -28,7 +28,7 @@ from bisect_cfg.report.answer import Answer, read_answer, write_answer
 from bisect_cfg.report.events import Listener
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.checkpoints import read_checkpoint
-from bisect_cfg.store.invocation import read_command, write_command, written_here
+from bisect_cfg.store.folder import read_command, write_command, written_here
 from bisect_cfg.store.state import STATE_FILE
 from bisect_cfg.store.storage import cannot_open, open_storage
 from bisect_cfg.study.story import bisect as tell_story

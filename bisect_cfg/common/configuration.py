@@ -2,8 +2,8 @@
 
 A *configuration* maps dotted names to values: everything a trial may vary. Where the good and the bad
 configuration differ there is a *factor* with two levels. A *subset* names the factors set to bad; all the
-others are good. Everything else in the package speaks in these three words, and in the `Purpose` and the `Outcome` of a
-trial.
+others are good. Everything else in the package speaks in these three words, in the `Name` of a setting, and in the
+`Purpose` and the `Outcome` of a trial.
 
 This module imports nothing of the package, so that every other part may import it.
 """
@@ -14,7 +14,7 @@ import enum
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 Value = object
 """Of a setting: whatever the library takes for it."""
@@ -24,6 +24,36 @@ Configuration = Mapping[str, Value]
 
 Subset = frozenset[str]
 """Names of the factors set to bad."""
+
+
+SPACES = ("args", "model", "peft", "script", "launch", "env", "packages")
+"""The training config, the model, the adapter, the script's own, the launch, the environment, what is installed."""
+
+
+class Name(NamedTuple):
+    """A name as users and reports write it is `str(name)`: a setting of the training config goes by its bare key."""
+
+    space: str  # one of `SPACES`
+    key: str  # within it; one of a dictionary follows its setting (``model_init_kwargs.dtype``)
+
+    @classmethod
+    def of(cls, text: str) -> Name:
+        """The name that a text is; with no space in front it belongs to the training config."""
+        space, dot, key = text.partition(".")
+        return cls(space, key) if dot and space in SPACES else cls("args", text)
+
+    def __str__(self) -> str:
+        return self.key if self.space == "args" else self.full
+
+    @property
+    def full(self) -> str:
+        """With its space, as the probe and the data files have it."""
+        return f"{self.space}.{self.key}"
+
+    @property
+    def field(self) -> str:
+        """The setting itself, without the key of a dictionary that it holds."""
+        return self.key.partition(".")[0]
 
 
 class Outcome(enum.Enum):

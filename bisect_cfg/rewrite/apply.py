@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bisect_cfg.common.configuration import Value
+from bisect_cfg.common.configuration import Name, Value
 from bisect_cfg.common.files import read_text
-from bisect_cfg.common.name import Name
 from bisect_cfg.common.words import short_path
 from bisect_cfg.errors import InputError
 from bisect_cfg.rewrite.edits import hash_of

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import yaml
 
-from bisect_cfg.common.configuration import Configuration, Value, equal
-from bisect_cfg.common.name import Name
+from bisect_cfg.common.configuration import Configuration, Name, Value, equal
 from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.rewrite import data
 from bisect_cfg.rewrite.edits import Changes, Edits

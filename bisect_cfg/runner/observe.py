@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bisect_cfg.common.configuration import Name
 from bisect_cfg.common.failures import signature as signatures
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.common.name import Name
 from bisect_cfg.common.text import clean, normalise, plain
 from bisect_cfg.probe.protocol import (
     ORDERS_FILE,

@@ -1,10 +1,12 @@
-"""The folder of a study: whose it is, whether it still fits, who works in it, and its store."""
+"""The folder of a study: whose it is, whether it still fits, who works in it, its store, and how it was asked for."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,13 +15,12 @@ from pathlib import Path
 from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 
 from bisect_cfg.common.configuration import Purpose
-from bisect_cfg.common.json_files import JsonObject, digest, make_folder
+from bisect_cfg.common.json_files import JsonObject, digest, make_folder, write_json
 from bisect_cfg.crash import refused_by_machine
 from bisect_cfg.errors import InputError
 from bisect_cfg.store.inputs import GOOD_SIDE, Target, changed_files, changes, check_target
-from bisect_cfg.store.lock import Held, is_locked, locked
 from bisect_cfg.store.state import EARLIER_FILE, STATE_FILE, State, read_state
-from bisect_cfg.store.storage import cannot_open, open_storage, sqlite_storage
+from bisect_cfg.store.storage import Held, cannot_open, is_locked, locked, open_storage, sqlite_storage
 from bisect_cfg.store.store import Store, StudyHeld
 
 BEGUN = ("trials", "lock", f"{STATE_FILE}.new")
@@ -221,3 +222,60 @@ def _check_unchanged(
         )
     state.target, state.options = target.identity(), dict(studied.options)
     state.save(folder)
+
+
+# How a study was last asked for, so that `bisect-cfg recommend` can ask again; and whether it was asked for here.
+# ``command.json`` is written before the first run, and may be lost: the same `bisect-cfg bisect` writes it again, without
+# a trial.
+
+
+def write_command(folder: Path, command: JsonObject) -> None:
+    """Keep how the study was last asked for: "target", "arguments", "folder" (where it was asked), "options", and
+    "lines" (see `lines_of`)."""
+    made = {**json.loads(json.dumps(command, default=str)), "made": folder.stat().st_ino}
+    write_json(folder / "command.json", made)
+
+
+def written_here(folder: Path, command: JsonObject) -> bool:
+    """Whether a study's command, as `read_command` found it, was written by this user into this very folder.
+
+    A folder's number in the file system stays the same when it is renamed and when the machine starts anew. A copy has
+    another one, and so has what was unpacked or downloaded, whatever it says of itself.
+    """
+    mine = os.getuid()
+    try:
+        for path in (folder, folder / "command.json", folder / STATE_FILE):
+            known = os.stat(path)
+            if known.st_uid != mine or known.st_mode & stat.S_IWOTH:
+                return False
+        return bool(command["made"] == folder.stat().st_ino)
+    except OSError:
+        return False
+
+
+def lines_of(folder: Path) -> dict[str, str]:
+    """What is typed: "own", the user's own command; "bisect", to ask for the study again. Empty if it is not known."""
+    try:
+        lines = json.loads((folder / "command.json").read_text())["lines"]
+        return {name: lines[name] for name in ("own", "bisect") if isinstance(lines[name], str)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def read_command(folder: Path) -> JsonObject:
+    """How the study was last asked for.
+
+    Raises:
+        InputError: it is no study, or one that was never finished.
+    """
+    check_entries(folder)
+    try:
+        (folder / "result.json").stat()
+        command = json.loads((folder / "command.json").read_text())
+        known = ("target", "arguments", "folder", "options")
+        return {**{name: command[name] for name in known}, "made": command.get("made")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    if read_state(folder) is None:
+        raise InputError(f"{folder} holds no study.", "Name the folder that `bisect-cfg bisect` has written.")
+    raise InputError(f"The study in {folder} has no answer yet.", "Finish it with `bisect-cfg bisect` first.")

@@ -1,15 +1,20 @@
-"""Where a study lives: an SQLite file in its folder, or a storage that it shares with other studies."""
+"""Where a study lives: an SQLite file in its folder, or a storage that it shares with other studies. And that one
+process at a time writes there: a locked file, which the system unlocks when its process dies, however that is. The
+number of the process stands in it, so that whoever comes second can be told. Processes on other machines are not seen.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sqlite3
+import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import optuna
 import sqlalchemy
@@ -93,3 +98,66 @@ def cannot_open(storage: object, error: Exception, advice: str = CHECK_ADDRESS) 
     """What is said of a storage (its address, or its file) that the driver of its database could not open."""
     said = str(error).strip().splitlines() or [type(error).__name__]
     return InputError(f"The storage {scrub(str(storage))} cannot be opened: {scrub(said[0].rstrip('.'))}.", advice)
+
+
+# --------------------------------------------------------------------------------- one writer
+
+_held: set[IO[str]] = set()
+
+
+def _let_go() -> None:
+    for stream in _held:
+        stream.close()
+
+
+os.register_at_fork(after_in_child=_let_go)  # a child that outlives its parent would hold the file on
+
+
+class Held(RuntimeError):
+    """Another process has the file, or another part of this one; its number is 0 where it is not known."""
+
+    def __init__(self, process: int) -> None:
+        super().__init__(f"process {process}" if process else "another process")
+        self.process = process
+
+
+@contextlib.contextmanager
+def locked(path: Path, passing: bool = False) -> Iterator[None]:
+    """With a file locked, which is made if it is not there (no link is followed), and removed again where it is only
+    for `passing`.
+
+    Raises:
+        Held: somebody else has it.
+        OSError: it cannot be made.
+    """
+    with open(private(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK), "r+") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Held(int(f"0{stream.read()}")) from None
+        stream.truncate(0)
+        stream.write(str(os.getpid()))
+        stream.flush()
+        _held.add(stream)
+        try:
+            yield
+        finally:
+            _held.discard(stream)
+            stream.truncate(0)
+            if passing:
+                path.unlink(missing_ok=True)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody has locked a file at this moment."""
+    with contextlib.suppress(OSError), open(private(path, os.O_RDONLY)) as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def place_of(key: str) -> Path:
+    """The file to lock for what has no folder of its own."""
+    return Path(tempfile.gettempdir(), f"bisect-cfg-{os.getuid()}-{key}.lock")

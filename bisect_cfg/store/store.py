@@ -43,8 +43,7 @@ from bisect_cfg.store.encoding import (
     state_of,
     stored_value,
 )
-from bisect_cfg.store.lock import Held, locked, place_of
-from bisect_cfg.store.storage import open_storage, patiently
+from bisect_cfg.store.storage import Held, locked, open_storage, patiently, place_of
 
 MOST_INTERMEDIATE = 50
 """Steps of a trial that Optuna is given: each is a transaction of some 1.2 ms in SQLite, and more make no curve

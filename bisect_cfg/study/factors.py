@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bisect_cfg.common.configuration import Status
-from bisect_cfg.common.name import Name
+from bisect_cfg.common.configuration import Name, Status
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import RankBegin
 from bisect_cfg.runner.ranks import FirstLaunch, launched_in

@@ -14,9 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bisect_cfg.common.configuration import Configuration, Outcome, Value, equal
+from bisect_cfg.common.configuration import Configuration, Name, Outcome, Value, equal
 from bisect_cfg.common.files import load_yaml
-from bisect_cfg.common.name import Name
 from bisect_cfg.common.parameters import every
 from bisect_cfg.common.words import show
 from bisect_cfg.probe.protocol import Raised

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from bisect_cfg.common.configuration import Outcome, Purpose, Status
+from bisect_cfg.common.configuration import Name, Outcome, Purpose, Status
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.common.name import Name
 from bisect_cfg.common.words import count
 from bisect_cfg.errors import InputError, NeverConfigured
 from bisect_cfg.probe.protocol import Origin, ResumeSkipped, Targets, TrainEnd

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from bisect_cfg.common.configuration import equal
-from bisect_cfg.common.name import Name
+from bisect_cfg.common.configuration import Name, equal
 from bisect_cfg.probe.protocol import (
     NAMESPACE,
     Assigned,

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 
-from bisect_cfg.common.configuration import Configuration, equal
-from bisect_cfg.common.name import Name
+from bisect_cfg.common.configuration import Configuration, Name, equal
 from bisect_cfg.common.parameters import parameter
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import NAMESPACE, BuildAnswer, Encoded

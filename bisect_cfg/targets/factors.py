@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from bisect_cfg.common.configuration import Configuration, Value, equal
-from bisect_cfg.common.name import Name
+from bisect_cfg.common.configuration import Configuration, Name, Value, equal
 from bisect_cfg.common.parameters import every
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, Encoded, Targets
 from bisect_cfg.targets.captured import NOTHING_SEEN, OWN, Capture, Row, Source, has_tag, look_up

@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 
-from bisect_cfg.common.configuration import Configuration, Value
+from bisect_cfg.common.configuration import SPACES, Configuration, Name, Value
 from bisect_cfg.common.files import Trap, load_toml, load_yaml, read_text
-from bisect_cfg.common.name import SPACES, Name
 from bisect_cfg.common.parameters import parameter
 from bisect_cfg.common.words import number_of
 from bisect_cfg.errors import InputError

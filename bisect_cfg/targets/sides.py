@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from bisect_cfg.common.configuration import RECORDED, UNSET, Configuration, Value, difference, equal
-from bisect_cfg.common.name import Name
+from bisect_cfg.common.configuration import RECORDED, UNSET, Configuration, Name, Value, difference, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import hides
 from bisect_cfg.targets.captured import NOTHING_SEEN

@@ -25,9 +25,8 @@ from types import SimpleNamespace
 import yaml
 
 from bisect_cfg.api import found_target
-from bisect_cfg.common.configuration import Purpose
+from bisect_cfg.common.configuration import Name, Purpose
 from bisect_cfg.common.json_files import strict
-from bisect_cfg.common.name import Name
 from bisect_cfg.errors import InputError
 from bisect_cfg.options import Options
 from bisect_cfg.report.events import Listener

@@ -15,7 +15,7 @@ from bisect_cfg import api
 from bisect_cfg.cli import cli
 from bisect_cfg.kinds import COUNT, FILE, FOLDER
 from bisect_cfg.options import OF_BISECTIONS, OPTIONS, Options, options_of
-from bisect_cfg.store.invocation import write_command
+from bisect_cfg.store.folder import write_command
 from bisect_cfg.targets.template import FORMATS
 
 LINES = (

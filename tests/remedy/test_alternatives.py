@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from installed_classes import choices, config_classes
 
-from bisect_cfg.common.configuration import equal
-from bisect_cfg.common.name import Name
+from bisect_cfg.common.configuration import Name, equal
 from bisect_cfg.common.parameters import address, canonical
 from bisect_cfg.remedy.alternatives import (
     FILE,

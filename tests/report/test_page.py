@@ -15,7 +15,7 @@ from bisect_cfg.report.answer import write_answer
 from bisect_cfg.report.html import commands, page, write_report
 from bisect_cfg.report.markdown import as_json, as_markdown
 from bisect_cfg.report.recorded import Recorded, read
-from bisect_cfg.store.invocation import write_command
+from bisect_cfg.store.folder import write_command
 from tests.report import large, made
 from tests.report.cases import CASES, ONE
 

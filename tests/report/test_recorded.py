@@ -17,7 +17,7 @@ from bisect_cfg.report.markdown import as_json, as_markdown
 from bisect_cfg.report.recorded import Recorded, read, read_metrics
 from bisect_cfg.store.causes import Levels
 from bisect_cfg.store.encoding import QUESTION
-from bisect_cfg.store.invocation import write_command
+from bisect_cfg.store.folder import write_command
 from bisect_cfg.store.storage import sqlite_storage
 from bisect_cfg.store.store import Store
 from tests.report import made

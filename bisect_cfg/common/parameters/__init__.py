@@ -47,8 +47,7 @@ from pathlib import Path
 
 import msgspec
 
-from bisect_cfg.common.configuration import Configuration, Value
-from bisect_cfg.common.name import Name
+from bisect_cfg.common.configuration import Configuration, Name, Value
 
 FILE = Path(__file__).parent / "table.yaml"
 

@@ -109,7 +109,7 @@ def test_it_is_read_when_it_is_asked_for_and_stands_alone() -> None:
         return json.loads(done.stdout)
 
     ours = [name for name in loaded("bisect_cfg.common.parameters") if name.startswith("bisect_cfg")]
-    own = {"configuration", "name", "parameters"}
+    own = {"configuration", "parameters"}
     assert set(ours) == {"bisect_cfg", "bisect_cfg.common", *(f"bisect_cfg.common.{name}" for name in own)}
     assert "yaml" not in loaded("bisect_cfg.common.parameters")
     rooms = {name.split(".")[1] for name in loaded("bisect_cfg.search") if name.startswith("bisect_cfg.")}
