@@ -116,7 +116,7 @@ class Trials(TypedDict, total=False):
     start: Annotated[Literal["config", "imports", "cold"] | None, Option(
         one_of(*STARTS), "Start trials no warmer than this.", "the warmest that is sound")]
     steps: Annotated[int | None, Option(COUNT, "Optimizer steps of a trial.", "from the step at which yours fails")]
-    training: Annotated[int | None, Option(COUNT, "Which training of a script that has several.", "the first of GRPO")]
+    training: Annotated[int | None, Option(COUNT, "Which training of a script that has several.", "the first to fail")]
     trial_timeout: Annotated[float | None, Option(
         kinds.PAUSE, "Time without a step that is a hang.", "ten times the longest pause, at least 20")]
 

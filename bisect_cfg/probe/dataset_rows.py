@@ -23,6 +23,7 @@ class _State:  # of one trial
     due = None  # after how many steps it evaluates, whatever its settings say of when
     measured = False  # whether the text in rows is measured
     drawn = []  # batches of the evaluation set that are not evaluated yet
+    watched = []  # trainers
 
 
 _state = _State()
@@ -40,6 +41,9 @@ def set_orders(request):
 def watch(trainer):
     """From now on note the rows of each step of a training and of its evaluations, put those of the failing run first,
     and exchange some."""
+    if trainer in _state.watched:  # it trains once more
+        return
+    _state.watched.append(trainer)
 
     def with_rows(prepare):
         def make_loader(original, /, *args, **kwargs):

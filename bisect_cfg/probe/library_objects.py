@@ -29,6 +29,9 @@ _LOAD_NAMES = {"dtype": "dtype", "torch_dtype": "dtype", "attn_implementation": 
 # The first transformers whose `from_pretrained` knows `dtype`; an older one hands it on to the model, which refuses it.
 _KNOWS_DTYPE = (4, 56)
 
+# Where the training configs are defined of trainers that learn from what their model samples.
+_SAMPLING = {"trl.trainer.grpo_config": "GRPOConfig", "trl.trainer.rloo_config": "RLOOConfig"}
+
 _active: set = set()  # ids of the objects that are being resolved
 _settled: dict = {}  # id of a resolved training config -> (index, overrides, defaults)
 _values: dict = {}  # index of a training config -> field -> its value, encoded, as far as the hooks know
@@ -140,8 +143,9 @@ def _prepares(cls, index):
 
 
 def only_prepares(cls):
-    """Whether a script that trains with GRPO only prepares something with a training config of this class."""
-    return not is_grpo(cls) and "trl.trainer.grpo_config" in sys.modules
+    """Whether a script that trains on samples of its model only prepares that with a training config of this class."""
+    samples = any(base.__name__ in _SAMPLING.values() for base in cls.__mro__)
+    return not samples and any(module in sys.modules for module in _SAMPLING)
 
 
 def is_grpo(cls):

@@ -33,6 +33,7 @@ class _State:
     owned: set = set()  # paths whose default is known
     objects = 0  # that were looked at
     offered: set = set()  # classes of which an object was offered: of others of the same class nobody knows which
+    calls: dict = {}  # file -> the calls in it
 
 
 state = _State()
@@ -86,10 +87,12 @@ def _offer_written(cls, given, put):
 
 def _written_in(frame, name):
     """The arguments that the call of a class in a frame's line has written out; None if there is not one such call."""
-    code = ast.parse("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))
-    calls = [node for node in ast.walk(code)
-             if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == name
-             and node.lineno <= frame.f_lineno <= node.end_lineno]  # fmt: skip
+    path = frame.f_code.co_filename
+    if path not in state.calls:
+        code = ast.parse("".join(linecache.getlines(path, frame.f_globals)))
+        state.calls[path] = [node for node in ast.walk(code) if isinstance(node, ast.Call)]
+    calls = [node for node in state.calls[path] if node.lineno <= frame.f_lineno <= node.end_lineno
+             and getattr(node.func, "id", getattr(node.func, "attr", "")) == name]  # fmt: skip
     if len(calls) != 1 or calls[0].args:
         return None
     found = set()

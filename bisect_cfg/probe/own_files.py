@@ -8,7 +8,7 @@ import contextlib
 import sys
 from collections import deque
 
-from . import own_classes
+from . import own_classes, own_words, wrap
 from .sources import asked_by, offer_own, parsing
 from .standard_library import _getframe, json, os
 
@@ -26,14 +26,18 @@ class _State:
 
     opened: deque = deque(maxlen=_LAST_OPENED)  # paths
     rows: set = set()  # (code, instruction) that reads text which is no file's
+    before: dict = {}  # variable -> its value before the first text that was executed over it
 
 
 _state = _State()
 
 
-def note_opened_files():
-    """From now on know which files were opened last."""
+def install():
+    """From now on know which files were opened last, and what the script itself executes."""
     sys.addaudithook(_note_opened)
+    script = sys.modules["__main__"]
+    vars(script)["exec"] = exec  # its own, so that nobody else's is another one
+    wrap.around(script, "exec", execute)
 
 
 def _note_opened(event, arguments):
@@ -117,6 +121,34 @@ def _offer_leaves(tree, defaults, user, put):
         offer_own(found, defaults, user, put)
 
 
+# -------------------------------------------------------------------------------------- files of Python: ``exec(text)``
+
+
+def execute(original, source, *scopes, **more):
+    """Answer ``exec`` in the script itself: a text that gives values to its variables is a file of settings, also where
+    the text has them from the command line. What the variables were before are their defaults."""
+    frame = _getframe(2)
+    scopes = scopes or (frame.f_globals, frame.f_locals)
+    user, space = asked_by(wrap.outward(frame, wrap.GENERATED, wrap.PROBE), ()), scopes[-1]
+    if user is None or not isinstance(space, dict):
+        return original(source, *scopes, **more)
+    takes_words = isinstance(source, (str, bytes)) and "argv" in str(source)
+    if takes_words:
+        own_words.taken(user)
+    before = _variables_in(space)
+    result = original(source, *scopes, **more)
+    found = {name: value for name, value in _variables_in(space).items() if name in before or not takes_words}
+    if any(found[name] != before.get(name) for name in found) and len(found) <= _MOST_SETTINGS:
+        defaults = {name: _state.before.setdefault(name, value) for name, value in before.items() if name in found}
+        offer_own(found, defaults, user, space.__setitem__, {name: [f"--{name}"] for name in found})
+    return result
+
+
+def _variables_in(space):
+    plain = (bool, int, float, str)
+    return {name: value for name, value in space.items() if type(value) in plain and not name.startswith("_")}
+
+
 # ------------------------------------------------------------------------------------------------- OmegaConf and Hydra
 
 
@@ -127,6 +159,8 @@ def load_omegaconf(original, *args, **kwargs):
     user = asked_by(_getframe(2), ())
     if user is not None:
         _offer_file(_plain(config), user, _putting_into(config))
+        if original.__name__ == "from_cli":
+            own_words.taken(user)
     return config
 
 
@@ -158,7 +192,9 @@ def compose_config(original, self, *args, **kwargs):
     with contextlib.suppress(Exception):  # one that cannot be composed without them has no defaults
         before = _plain(original(self, **{**kwargs, "overrides": [], "with_log_configuration": False}))
     now = {name: value for name, value in _plain(config).items() if name != "hydra"}
-    _offer_leaves(now, _leaves(before), asked_by(caller, ("hydra",)) or caller, _putting_into(config))
+    user = asked_by(caller, ("hydra",)) or caller
+    _offer_leaves(now, _leaves(before), user, _putting_into(config))
+    own_words.taken(user)
     return config
 
 

@@ -10,6 +10,7 @@ import sys
 
 from .library_objects import field_defaults
 from .own_classes import fields_of, has_fields, put
+from .own_words import taken
 from .sources import asked_by, offer_own, parsing
 from .standard_library import _getframe, dataclasses, functools
 
@@ -38,6 +39,7 @@ def parse_known_args(original, self, *args, **kwargs):
     types = {one.dest: getattr(one.type, "__name__", "") or _type_of(parsed[one.dest]) for one in actions}
     flags = {one.dest: list(one.option_strings) for one in actions}
     offer_own(found, _argparse_defaults(self, actions, module), user, parsed.__setitem__, flags, types)
+    taken(user, rest)
     return namespace, rest
 
 
@@ -86,6 +88,7 @@ def parse_args_of_click(original, self, ctx, *args, **kwargs):
         found = {one.name: ctx.params[one.name] for one in params}
         flags = {one.name: [*one.opts, *one.secondary_opts] for one in params if one.param_type_name == "option"}
         offer_own(found, _click_defaults(params, ctx), user, ctx.params.__setitem__, flags)
+        taken(user)
     return rest
 
 
@@ -113,6 +116,7 @@ def parse_flags(original, self, *args, **kwargs):
         defaults = {name: flag.default for name, flag in flags.items()}
         spelled = {name: [f"--{name}", *([f"--no{name}"] if flag.boolean else [])] for name, flag in flags.items()}
         offer_own(found, defaults, user, lambda name, value: setattr(flags[name], "value", value), spelled)
+        taken(user)
     return rest
 
 
@@ -173,6 +177,7 @@ def _offer_tree(found, defaults, user):
     found = dict(found)
     if shown:
         offer_own(shown, known, user, lambda name, value: put(found, leaves[name][0], value), flags)
+    taken(user)
     return found
 
 

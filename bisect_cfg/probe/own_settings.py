@@ -10,6 +10,8 @@ a click command, also under typer                   script  of the option
 Hydra's composed config                             script  composed without the overrides
 OmegaConf's merged configs                          script  of the first of them that has the key
 YAML, JSON, TOML that the script loads              script  of the class that it fills (`own_classes`), if any
+variables over which the script executes a file     script  what they were before
+words of the command line that no parser takes      script  left out
 a dataclass whose values the code has written out   script  of the field
 a variable of the environment                       env     unset
 ==================================================  ======  ==================================================
@@ -18,7 +20,7 @@ The values of a trial are put in before the script sees any. Values that the scr
 of a library are that object's (`sources.handed_on`).
 """
 
-from . import own_classes, own_files, own_parsers, own_variables, wrap
+from . import own_classes, own_files, own_parsers, own_variables, own_words, wrap
 
 _SOURCES = (
     ("argparse", "ArgumentParser.parse_known_args", own_parsers.parse_known_args),
@@ -55,7 +57,8 @@ _SOURCES = (
 
 def install():
     """Wrap what hands settings to the user's own code, as it is imported."""
-    own_files.note_opened_files()
+    own_files.install()
     own_variables.note_variables()
+    own_words.install()
     for module, paths, call in _SOURCES:
         wrap.in_module(module, paths, call)

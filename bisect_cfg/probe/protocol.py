@@ -145,11 +145,12 @@ def _class_in(annotation):
 class Targets:
     """Which objects a trial changes."""
 
-    # the number of the training that the trial is about, counted from 1 in the process that trains; None: the first of
-    # GRPO, or one before it that fails
+    # the number of the training that the trial is about, counted from 1 in the process that trains; None: the first
+    # that fails
     training: int | None = None
     trainer: str | None = None  # the name of its class, if that is known
-    # kind -> the index of the one object, in order of creation; a kind that is not there: all of it
+    # kind -> the index of the one object, in order of creation; a kind that is not there: all of it. "words": of the
+    # command line, -1 where a parser takes them
     objects: dict[str, int] = field(default_factory=dict)
     via: dict[str, str] = field(default_factory=dict)  # of a name that several kinds know, which of them owns it
 
@@ -385,7 +386,8 @@ class ConfigBuilt(Event, tag="config"):
 
     `others`: what the user passed besides and a trial does not vary. `place`: the line of the user's that builds it.
     `grpo`: whether it is a training config of GRPO. `handed`: fields that hold the very value of an own setting of the
-    script's, and its name. `flags`: what the command line calls an own setting.
+    script's, and its name. `flags`: what the command line calls an own setting. `words`: whether these own settings are
+    words of the command line that the user's code takes apart; of several such events the last one is in force.
     """
 
     kind: str
@@ -400,6 +402,7 @@ class ConfigBuilt(Event, tag="config"):
     grpo: bool = False
     handed: dict[str, str] = field(default_factory=dict)
     flags: dict[str, list[str]] = field(default_factory=dict)
+    words: bool = False
 
 
 class OwnDefaults(Event, tag="own_defaults"):

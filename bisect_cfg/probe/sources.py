@@ -65,7 +65,7 @@ def offer(kind, raw, defaults, types, frame, **details):
     raw, defaults = ({name: values.encode(value, name) for name, value in row.items()} for row in (raw, defaults))
     details = {"cls": "", "module": "", **details}
     record.event(protocol.ConfigBuilt(kind, index, raw=raw, defaults=defaults, types=types, place=place, **details))
-    if state.targets.objects.get(kind, index) != index:
+    if state.targets.objects.get("words" if details.get("words") else kind, index) != index:
         return index, {}
     # model.* is served by ModelConfig and by from_pretrained; `via` says which one owns the name.
     prefix, via = protocol.NAMESPACE[kind] + ".", state.targets.via
@@ -89,7 +89,7 @@ def users_line():
 # --------------------------------------------------------------------------------------- settings of the script's own
 
 
-def offer_own(found, defaults, user, put, flags=None, types=None, kind="script"):
+def offer_own(found, defaults, user, put, flags=None, types=None, kind="script", words=False):
     """Offer settings that the user's own code asked for, and put in the values of the trial.
 
     Args:
@@ -100,10 +100,11 @@ def offer_own(found, defaults, user, put, flags=None, types=None, kind="script")
         flags: name -> what the command line calls it.
         types: name -> name of the type; None: as the values are.
         kind: "script", or "env" for variables of the environment.
+        words: whether they are words of the command line, which a parser may take later.
     """
     types = types or {name: "" if value is None else type(value).__name__ for name, value in found.items()}
     state.own += found.items()
-    index, wanted = offer(kind, found, defaults, types, user, flags=flags or {})
+    index, wanted = offer(kind, found, defaults, types, user, flags=flags or {}, words=words)
     wanted = {name: value for name, value in wanted.items() if name in found}
     for name, value in wanted.items():
         if name in defaults and value == values.encode(defaults[name], name):
@@ -138,7 +139,7 @@ def parsing():
 
 def handed_on(raw):
     """Return field -> name of the own setting whose very value it holds, of the fields of a configuration object."""
-    own = {id(value): name for name, value in state.own if not is_shared(value)}
+    own = {id(value): name for name, value in dict(state.own).items() if not is_shared(value)}
     return {field: own[id(value)] for field, value in raw.items() if id(value) in own and not is_shared(value)}
 
 

@@ -1,12 +1,12 @@
 """Where training runs: one row of metrics per optimizer step, the weights looked at, an early stop.
 
 ``Trainer.train`` is wrapped. The schedule, the data order and the random numbers are the user's own: the run is
-a prefix of the real one and is cut off from a callback. What the script would do after training never
-happens: the process ends where training ends.
+a prefix of the real one and is cut off from a callback. What the script would do after the training under
+study never happens: the process ends where that ends.
 
-A script may train several times. The first run is about its first training of GRPO, or about the one that it is told;
-what prepares that one is watched as well, and the script goes on after it if it ended well. In a trial only the
-training that it is about is watched, and those before it run as they are.
+A script may train several times. The first run is about the training that it is told, or about the first one that
+fails: after one that came to its own end and was well the script goes on. What prepares a training that samples is not
+cut off. In a trial only the training that it is about is watched, and those before it run as they are.
 """
 
 import sys
@@ -180,7 +180,8 @@ def _train(original, self, *args, **kwargs):
             _note_completion(self)
         return result
     _state.active = os.getpid()
-    stage = sources.state.targets.training is None and library_objects.only_prepares(type(self.args))
+    first_run = sources.state.targets.training is None
+    stage = first_run and library_objects.only_prepares(type(self.args))
     watcher, args, kwargs = _watch(self, stage, args, kwargs)
     try:
         result = original(self, *args, **kwargs)
@@ -194,7 +195,7 @@ def _train(original, self, *args, **kwargs):
         except Exception:  # the script has closed its output, or the disk is full: the run is over all the same
             pass
         finish(1)
-    if stage:
+    if stage or (first_run and origin.state.orders is None):
         self.remove_callback(watcher)
         _go_on(self)
         return result

@@ -126,7 +126,8 @@ def _ended(death: Observation, end: TrainEnd | None) -> Ended:
 
 def _death_of_several(ranks: Sequence[Rank], log: Path, ending: Ending) -> Observation:
     """The failure of the first process that failed, not of one that only noticed that another had gone."""
-    if ending.hang is not None:  # one does not come, the others wait for it
+    well = any(rank.traces.begun is not None and rank.traces.completed is not None for rank in ranks)
+    if ending.hang is not None and not well:  # one does not come, the others wait for it
         blamed = next((rank for rank in ranks if rank.code is None and not rank.waits_in), ranks[0])
         place = innermost_frame(blamed.traces.folder)
         return Observation(
@@ -176,7 +177,7 @@ def _death(traces: Traces, log: Path, ending: Ending) -> Observation:
         return Observation(
             found, message=f"NaN or infinite weights ({weights.parameter})", after=after, non_finite_at=at
         )
-    if ending.hang is not None:
+    if ending.hang is not None and not well:
         return Observation(Signature("hang"), message=ending.hang, place=innermost_frame(traces.folder))
     if raised is not None:
         frames = [(path, function) for path, _, function in raised.frames]

@@ -29,12 +29,14 @@ from bisect_cfg.probe.protocol import (
     METRICS_FILE,
     STACKS_FILE,
     STATE_FILE,
+    CheckpointSaved,
     Completed,
     ConfigBuilt,
     Event,
     Frame,
     Raised,
     Resumed,
+    StepRows,
     TrainBegin,
     TrainerBuilt,
     event_row,
@@ -216,8 +218,11 @@ class Traces:
         return next((row for row in reversed(self.events.rows) if isinstance(row, kind)), None)
 
     def all(self, kind: type[E]) -> list[E]:
-        """All events of that kind, in their order."""
-        return [row for row in self.events.rows if isinstance(row, kind)]
+        """All events of that kind, in their order; of steps those of the training under study alone."""
+        rows = self.events.rows
+        begun = [number for number, row in enumerate(rows) if isinstance(row, TrainBegin)]
+        rows = rows[begun[-1] :] if begun and kind in (StepRows, CheckpointSaved) else rows
+        return [row for row in rows if isinstance(row, kind)]
 
     @property
     def trains(self) -> bool:

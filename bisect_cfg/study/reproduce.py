@@ -194,7 +194,8 @@ def _say_which_training(study: Study, run: Run) -> None:
             before = "the one before it runs as it is" if training.number == 2 else "those before it run as they are"
             study.note(f"This is about training {training.number} of the script ({trainer}); {before}.")
     elif run.traces.completed is not None:
-        study.note(f"Every training of the script ended well; there were {training.of}.")
+        if training.of > 1:
+            study.note(f"Every training of the script ended well; there were {training.of}.")
     elif run.traces.event(TrainEnd) is not None:
         study.note(
             f"Training {training.number} of the script ({trainer}) stayed healthy as long as it was watched. If the "

@@ -73,6 +73,8 @@ class Source:
         grpo: whether it is a training config of GRPO.
         flags: own setting -> what the command line calls it.
         code: what the script's code says of its own settings.
+        words: index of the source that is the words of the command line, where the script takes them apart itself; -1
+            where it does not.
     """
 
     kind: str
@@ -94,6 +96,7 @@ class Source:
     grpo: bool = False
     flags: Mapping[str, list[str]] = field(default_factory=dict)
     code: OwnCode = OwnCode()
+    words: int = -1
 
     def name(self, key: str) -> Name:
         """The name of one of its settings."""
@@ -304,19 +307,47 @@ def _beside(sources: Mapping[tuple[str, int], Source], begun: TrainBegin | None)
 def own_settings(events: Sequence[Event]) -> dict[str, Source]:
     """The settings of the script's own that the probe saw, by kind; of several parsers the last one has its say."""
     found: dict[str, Source] = {}
-    for row in events:
-        if isinstance(row, ConfigBuilt) and row.kind in OWN:
+    built = [row for row in events if isinstance(row, ConfigBuilt)]
+    words = [row for row in built if row.words][-1:]
+    others = [row for row in events if not (isinstance(row, ConfigBuilt) and row.words)]
+    for row in (*others, *words):  # words have their say over files
+        if isinstance(row, ConfigBuilt) and row.kind in OWN and row.raw:
             own = found.setdefault(row.kind, Source(row.kind, row.index, "", "", {}, {}, {}, {}, place=row.place))
             parts = {part: getattr(own, part) | getattr(row, part) for part in ("raw", "defaults", "types", "flags")}
-            found[row.kind] = replace(own, **parts)
+            if row.words:  # without them it has what its files say
+                parts["defaults"] |= {key: own.raw[key] for key in row.defaults if key in own.raw}
+            found[row.kind] = replace(own, words=row.index if row.words else -1, **parts)
         elif isinstance(row, OwnDefaults) and (own := found.get(row.kind)) is not None:
             found[row.kind] = replace(own, defaults={**own.defaults, **row.defaults})
-    code = own_code(sorted({str(row.place[0]) for row in events if isinstance(row, ConfigBuilt) and row.place}))
+    code = own_code(sorted({str(row.place[0]) for row in built if row.place}))
     for kind, own in found.items():
         keys = [key for key in own.raw if kind == "script" and key not in own.flags]
         defaults = {key: value for key in keys for value in code.default_of(key)}
-        found[kind] = replace(own, defaults={**defaults, **own.defaults}, code=code)
+        left_out = [key for row in words for key in row.defaults if own.defaults.get(key, "") is None]
+        of_words = {key: value for key in left_out for value in code.default_of_word(key)}
+        found[kind] = replace(own, defaults=_of_elements(own.raw, defaults | own.defaults | of_words), code=code)
     return found
+
+
+def _of_elements(raw: Row, defaults: Row) -> Row:
+    """Defaults by key, those of a list of sections by the keys of its elements: where it is as long as the user's, and
+    says the same of each wherever that is a text (``name: length``)."""
+    found = dict(defaults)
+    for key, default in defaults.items():
+        pairs = list(zip(raw[key], default, strict=True)) if _are_as_long(raw.get(key), default) else []
+        sections = [(one, other) for one, other in pairs if isinstance(one, dict) and isinstance(other, dict)]
+        if not pairs or len(sections) < len(pairs):
+            continue
+        if all(other.get(name, text) == text for one, other in sections for name, text in one.items()
+               if isinstance(text, str)):  # fmt: skip
+            del found[key]
+            for number, (_, other) in enumerate(sections):
+                found |= {f"{key}.{number}.{name}": value for name, value in other.items()}
+    return found
+
+
+def _are_as_long(one: Encoded, other: Encoded) -> bool:
+    return isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
 
 
 def _deepspeed_file(given: Mapping[str, str], asked: Sequence[Asked], raw: Row) -> DeepSpeedFile | None:

@@ -90,7 +90,9 @@ class Factors:
         """Which objects the probe is to change, and which of them owns a shared name."""
         beside = {kind: other.index for kind, other in self.capture.others.items() if kind not in OWN}
         training, via = self.capture.training, {Name.of(factor.name).full: factor.kind for factor in self.varied}
-        return Targets(training.number, training.trainer or None, {"args": self.capture.args.index, **beside}, via)
+        own = self.capture.others.get("script")
+        objects = {"args": self.capture.args.index, "words": -1 if own is None else own.words, **beside}
+        return Targets(training.number, training.trainer or None, objects, via)
 
     def overrides(self, configuration: Configuration) -> Row:
         """What is to be changed in the user's own run for this configuration, by full name.

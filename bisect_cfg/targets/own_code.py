@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from bisect_cfg.common.words import number_of
 from bisect_cfg.probe.protocol import Encoded
 from bisect_cfg.targets.interpreters import MOST_MODULES, modules_of, tree_of
 
@@ -38,12 +39,14 @@ class OwnCode:
         read: keys that the code reads by name for something other than a field of a configuration object.
         made_of: field, argument or variable -> the keys and names from which the code makes it.
         merged: key by its name with dots -> its value in a dictionary of defaults, with which a file is merged.
+        variables: name -> the one plain value that variables of this name are given first.
     """
 
     defaults: Mapping[tuple[str, str], Encoded] = field(default_factory=dict)
     read: frozenset[str] = frozenset()
     made_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
     merged: Mapping[str, Encoded] = field(default_factory=dict)
+    variables: Mapping[str, Encoded] = field(default_factory=dict)
 
     def default_of(self, name: str) -> tuple[Encoded, ...]:
         """The default of a key by its name with dots; none if the code has none. The elements of a list are alike."""
@@ -51,6 +54,14 @@ class OwnCode:
             return (self.merged[name],)
         section, key = (["", ""] + [part for part in name.split(".") if not part.isdigit()])[-2:]
         return tuple(self.defaults[place] for place in ((section, key), ("", key)) if place in self.defaults)[:1]
+
+    def default_of_word(self, name: str) -> tuple[Encoded, ...]:
+        """The default of a word of the command line (``lr=3e-4``), where a word can say it: of the key of its name, or
+        of the variable."""
+        found = self.default_of(name) or tuple(self.variables[one] for one in [name] if one in self.variables)
+        plain = [value for value in found if isinstance(value, (bool, int, float, str))]
+        numbers = [number_of(value) if isinstance(value, str) and value != "nan" else None for value in plain]
+        return tuple(plain if number is None else number for number, plain in zip(numbers, plain, strict=True))
 
 
 def own_code(scripts: Iterable[str]) -> OwnCode:
@@ -72,7 +83,7 @@ def own_code(scripts: Iterable[str]) -> OwnCode:
         for key, value in defaults:
             found.setdefault(key, []).append(value)
     once = _agreed({**_of_parameters(trees), **found})
-    return OwnCode(once, frozenset(read), made_of, _agreed(_of_dictionaries(trees)))
+    return OwnCode(once, frozenset(read), made_of, _agreed(_of_dictionaries(trees)), _agreed(_of_variables(trees)))
 
 
 def _agreed(found: Mapping[Key, list[Encoded]]) -> dict[Key, Encoded]:
@@ -156,12 +167,35 @@ def _of_dictionaries(trees: Iterable[ast.Module]) -> dict[str, list[Encoded]]:
     return found
 
 
+def _of_variables(trees: Iterable[ast.Module]) -> dict[str, list[Encoded]]:
+    """Name -> the literal that the first variable of this name is given in each module, of functions last."""
+    found: dict[str, list[Encoded]] = {}
+    for tree in trees:
+        first: dict[str, Encoded] = {}
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+                    given = zip(names, values, strict=False)
+                case ast.Assign(targets=[one], value=value) | ast.AnnAssign(target=one, value=ast.expr() as value):
+                    given = [(one, value)]
+                case _:
+                    continue
+            for target, value in given:
+                for literal in _literal(value, {}) if isinstance(target, ast.Name) else ():
+                    first.setdefault(target.id, literal)
+        for name, literal in first.items():
+            found.setdefault(name, []).append(literal)
+    return found
+
+
 def _merged_with(tree: ast.Module) -> set[str]:
     """The variables into which, or with which, something is merged."""
     found: set[str] = set()
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="update"), args=[ast.Name() | ast.Call()]):
+                found.add(name)
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=ast.Name())]):  # config[key] = value
                 found.add(name)
             case ast.Call(func=function, args=[first, _, *_]) if "merge" in _last_name(function):
                 found |= {one.id for one in ast.walk(first) if isinstance(one, ast.Name)}

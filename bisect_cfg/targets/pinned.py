@@ -117,7 +117,7 @@ def why_own(own: Source, key: str, named: Collection[str]) -> str:
     is_number = isinstance(value, (int, float)) or (isinstance(value, str) and bool(_NUMBER.match(value)))
     if (
         SURROUNDINGS.search(word)
-        or (not is_number and PLACES.search(word))
+        or (not is_number and (PLACES.search(word) or key.startswith("argv.")))
         or (isinstance(value, str) and "/" in value)
     ):
         return NAMES_A_PLACE

@@ -458,6 +458,24 @@ def test_the_good_side_of_a_file_is_the_dictionary_of_defaults_that_it_is_merged
     assert "weight_decay" not in result["trials"][0]["values"]
 
 
+def test_the_defaults_of_the_elements_of_a_list_are_those_of_a_list_like_it(tool):
+    lines = """
+    import types, yaml
+    DEFAULTS = {"rewards": [{"name": "len", "weight": 1.0, "unit": 4}, {"name": "fmt", "weight": 1.0}]}
+    rewards = {**DEFAULTS, **yaml.safe_load(open("own.yaml"))}["rewards"]
+    given = types.SimpleNamespace(lr=3e-4)
+    """
+    script(tool.folder, lines + TRAINS.format('rewards[1]["weight"] == 0 and args.temperature < 1'))
+    (tool.folder / "own.yaml").write_text(
+        "rewards: [{name: len, weight: 0, unit: 4}, {name: fmt, weight: 0, other: 2}]\n"
+    )
+    found, result = causes(tool)
+    assert found == [["script.rewards.1.weight", "temperature"]]
+    assert {name for name in result["trials"][0]["values"] if "rewards" in name} == {
+        "script.rewards.0.weight", "script.rewards.1.weight"}  # fmt: skip
+    assert [name for name in result["not_varied"] if "rewards" in name] == ["script.rewards.1.other"]
+
+
 def test_the_good_side_of_a_file_is_the_file_that_it_is_laid_over(tool):
     lines = """
     import types, yaml
@@ -566,6 +584,86 @@ def test_a_variable_that_fills_a_model_is_found(tool):
     tool.environment |= {"OWN_TRICKY": "1", "OWN_REWARD__SCALE": "3", "OWNER": "x"}
     found, _ = causes(tool)
     assert [sorted(one) for one in found] == [["env.OWN_REWARD__SCALE", "env.OWN_TRICKY", "script.reward.mix"]]
+
+
+WORDS_TO_DICTIONARY = """
+    import types
+    settings = {"mix": 0.1, "tricky": False, "lr": 1e-6}
+    for word in sys.argv[1:]:
+        key, value = word.lstrip("-").split("=", 1)
+        settings[key] = type(settings[key])(eval(value.title()))
+    given = types.SimpleNamespace(**settings)
+"""
+WORDS_BY_INDEX = """
+    import types
+    mix, tricky, lr, k = 0.1, False, 1e-6, 1
+    lr = 1e-6
+    while k < len(sys.argv):
+        word, k = sys.argv[k], k + 1
+        if word == "--tricky":
+            tricky = True
+        else:
+            lr, mix, k = {"--lr": (float(sys.argv[k]), mix), "--mix": (lr, float(sys.argv[k]))}[word] + (k + 1,)
+    given = types.SimpleNamespace(mix=mix, tricky=tricky, lr=lr)
+"""
+WORDS_OVER_VARIABLES = """
+    import types
+    mix, tricky = 0.1, False
+    lr = 1e-6
+    exec(open("configurator.py").read())
+    given = types.SimpleNamespace(mix=mix, tricky=tricky, lr=lr)
+"""
+WORDS_LEFT = """
+    import argparse, types
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mix", type=float, default=0.1)
+    given, rest = parser.parse_known_args()
+    more = dict(word.split("=") for word in rest)
+    given.lr, given.tricky = float(more.get("lr", "1e-6")), more.get("tricky", "false") == "true"
+"""
+CONFIGURATOR = """
+import sys
+from ast import literal_eval
+for word in sys.argv[1:]:
+    if "=" not in word:
+        exec(open(word).read())
+    else:
+        key, value = word[2:].split("=")
+        assert type(literal_eval(value)) is type(globals()[key])
+        globals()[key] = literal_eval(value)
+"""
+
+
+@pytest.mark.parametrize(("reads", "words"), [
+    (WORDS_TO_DICTIONARY, OVERRIDES), (WORDS_BY_INDEX, FLAGS),
+    (WORDS_OVER_VARIABLES, ("own.py", "--mix=0.9", "--tricky=True")), (WORDS_LEFT, ("--mix", "0.9", *OVERRIDES[1:])),
+], ids=["to_dictionary", "by_index", "over_variables", "left"])  # fmt: skip
+def test_a_word_that_the_script_takes_apart_itself_is_found(tool, reads, words):
+    script(tool.folder, reads + TRAINS.format(ALL))
+    (tool.folder / "configurator.py").write_text(CONFIGURATOR)
+    (tool.folder / "own.py").write_text("lr = 3e-4\n")
+    found, result = causes(tool, "--", *words)
+    assert [sorted(one) for one in found] == [["script.mix", "script.tricky", "temperature"]]
+    assert result["causes"][0]["parameters"]["script.mix"] == {"good": 0.1, "bad": 0.9}
+    levels = {row["values"].get("learning_rate") for row in result["trials"]}
+    assert levels == {1e-6, 3e-4}, "its good side is what the script's own code gives"
+    assert {row["start"] for row in result["trials"]} == {"cold", "config"}
+
+
+def test_a_word_without_a_default_in_the_code_is_left_out(tool):
+    """... unless the script does not train without it; a word without a name is not varied, and that is said."""
+    reads = """
+    import types
+    from getopt import getopt
+    found = dict(getopt(sys.argv[1:], "", ["dim=", "mix=", "cap="])[0])
+    given = types.SimpleNamespace(lr=3e-4, dim=int(found["--dim"]), mix="--mix" in found and float(found["--mix"]))
+    given.cap, given.last = found.get("--cap"), int(sys.argv[-1])
+"""
+    script(tool.folder, reads + TRAINS.format("given.dim and given.mix and given.cap and given.last == 7"))
+    found, result = causes(tool, "--", "--dim=4", "--mix", "0.9", "--cap", "3", 7)
+    assert found == [["script.cap", "script.mix"]]
+    assert result["causes"][0]["parameters"]["script.mix"] == {"good": None, "bad": 0.9}
+    assert "dim" in " ".join(result["not_varied"]) and "no default" in result["not_varied"]["script.argv.6"]
 
 
 PLAIN = """

@@ -99,6 +99,11 @@ def test_pass(seen: Seen) -> None:
         ([ConfigInvalid("ValueError", "no"), raised("no")], {"code": 1}, "invalid: ValueError: no"),
         ([ConfigInvalid("ValueError", "no"), BEGUN], {"code": -8}, "SIGFPE"),  # it was caught, and another was built
         ([BEGUN], {"rows": FIVE, "code": None}, "None"),  # ended by us
+        (
+            [BEGUN, Completed(1, "T", 0)],
+            {"rows": FIVE, "code": None, "hang": "silent"},
+            "None",
+        ),  # it serves a demo, say
         ([Raised("E", "", [], final=False), BEGUN, ENDED], {"rows": FIVE}, "None"),  # one that it only showed
     ],
 )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import toys
+
+from bisect_cfg.probe import library_objects
 
 LOOP = """
     def train(number, **settings):
@@ -24,13 +28,22 @@ LOOP = """
 
 def test_those_before_it_run_as_they_are_and_what_they_leave_is_kept(tool):
     toys.script(tool.folder, LOOP)
-    assert "--training 2" in tool.bisect("train.py", study="first", status=1).said.all
-    assert not (tool.folder / "ran").exists(), "nothing of the script runs after a training that ends well"
-    study = tool.bisect("train.py", "--no-recommend", "--training", 2)
+    study = tool.bisect("train.py", "--no-recommend")
     result, ended = study.result, study.ended
     assert study.causes == [["beta", "temperature"]]
     assert result["complete"] and result["where"]["same_failure"] and result["start"] == "config"
     # It trained in the first run, and in the process that trials are forked from; not in each of them.
     assert (tool.folder / "ran").read_text().split() == ["0", "0"]
     assert not (tool.folder / "done").exists()
-    assert tool.bisect("train.py", "--no-recommend", "--training", 2).ended == ended
+    assert tool.bisect("train.py", "--no-recommend").ended == ended
+
+
+def test_what_prepares_a_training_that_samples_is_told_by_its_config(monkeypatch):
+    """... also one of RLOO: `from trl import RLOOConfig` imports no GRPO."""
+    for module in library_objects._SAMPLING:
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    of_reward, of_rloo = type("RewardConfig", (), {}), type("RLOOConfig", (), {})
+    assert not library_objects.only_prepares(of_reward), "it is all that the script trains, as far as can be told"
+    monkeypatch.setitem(sys.modules, "trl.trainer.rloo_config", sys)
+    assert library_objects.only_prepares(of_reward)
+    assert not library_objects.only_prepares(type("Own", (of_rloo,), {}))

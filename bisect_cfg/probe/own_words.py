@@ -1,0 +1,144 @@
+"""Words of the command line that the user's own code takes apart: ``lr=3e-4``, ``--lr 3e-4``, ``--lr=3e-4``, ``--on``.
+
+``sys.argv`` is a list that offers the words after the script's name when the user's own code first looks at them; what
+``parse_known_args`` leaves is offered, too. Words that a parser has taken are its settings (`own_parsers`), whoever has
+looked at them before. A trial has another value in a word, or leaves it out: the script knows best what it does then.
+"""
+
+import ast
+import sys
+
+from . import sources, wrap
+from .standard_library import _getframe, re
+
+_NAMED = re.compile(r"(?P<name>-{0,2}\+{0,2}[A-Za-z_][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
+
+# Modules that read sys.argv for whoever calls them, and hand on what stands there.
+_READERS = ("getopt", "docopt")
+
+_METHODS = ("__getitem__", "__iter__", "__len__", "__contains__", "__add__", "__eq__", "__delitem__", "copy", "count",
+            "index", "pop", "remove")  # fmt: skip
+
+
+class _State:
+    """One per process."""
+
+    looked = False  # whether the words were offered, or a parser has taken them
+
+
+state = _State()
+
+
+class _Arguments(list):
+    """``sys.argv``."""
+
+    def __reduce_ex__(self, protocol):
+        return list, (list.copy(self),)
+
+
+def _reader(name):
+    method = getattr(list, name)
+
+    def read(self, *args):
+        if not state.looked and args[:1] != (0,):  # that is the script
+            _look(self, _getframe(1))
+        return method(self, *args)
+
+    return read
+
+
+for _name in _METHODS:
+    setattr(_Arguments, _name, _reader(_name))
+
+
+def install():
+    """Have sys.argv tell when the user's own code looks at it."""
+    if type(getattr(sys, "argv", None)) is list:
+        sys.argv = _Arguments(sys.argv)
+
+
+def _look(words, frame):
+    ours = wrap.owner_of(frame) == wrap.PROBE
+    user = None if ours else sources.asked_by(wrap.outward(frame, wrap.GENERATED, wrap.PROBE), _READERS)
+    if user is not None:
+        state.looked = True
+        offer(words, user)
+
+
+def taken(user, rest=()):
+    """A parser has taken the words of the command line, but for a list of them, which the user's own code is given."""
+    before, state.looked = state.looked, True
+    if before or rest:
+        offer(rest or [], user)
+
+
+def offer(words, user):
+    """Offer words that the user's own code takes apart, and put in the values of the trial."""
+    begin = 1 if isinstance(words, _Arguments) else 0
+    values: dict = {}
+    defaults: dict = {}
+    for name, first, _, value in _settings(words, begin):
+        values.setdefault(name, []).append(value)
+        if not name.startswith("argv."):
+            defaults[name] = False if value is True and "=" not in words[first] else None
+    found = {name: several if several[1:] else several[0] for name, several in values.items()}
+
+    def put(name, value):
+        for those in (words, *([sys.argv] if words is not sys.argv else [])):
+            _put(those, name, value)
+
+    flags = {name: [f"--{name}", "--" + name.replace("_", "-")] for name in defaults}
+    sources.offer_own(found, defaults, user, put, flags, words=True)
+
+
+def _settings(words, begin):
+    """Each setting in words: its name, the first of its words, the one after the last, and its value."""
+    words, at = list.__getitem__(words, slice(None)), begin
+    while at < len(words):
+        match, end = _NAMED.fullmatch(words[at]), at + 1
+        if match is None or not (match["value"] is not None or words[at].startswith("-")):
+            yield f"argv.{at - begin + 1}", at, end, _value(words[at])
+        else:
+            value = match["value"]
+            if value is None and end < len(words) and not _is_flag(words[end]):
+                value, end = words[end], end + 1
+            yield match["name"].lstrip("-+").replace("-", "_"), at, end, True if value is None else _value(value)
+        at = end
+
+
+def _is_flag(word):
+    return word.startswith("-") and _NAMED.fullmatch(word) is not None or "=" in word and _NAMED.fullmatch(word)
+
+
+def _value(text):
+    """What a word means: a number, whether something is so, or the text itself."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return value if type(value) in (int, float) else text
+
+
+def _put(words, name, value):
+    """Have words give a setting another value, or none: None, and False of a word that alone says that it is so."""
+    places = [one for one in _settings(words, 1 if words is sys.argv else 0) if one[0] == name]
+    new = value if isinstance(value, list) and len(value) == len(places) else [value] * len(places)
+    for (_, first, end, now), value in reversed(list(zip(places, new))):  # noqa: B905
+        if value is not None and value == now:
+            continue
+        before = list.__getitem__(words, slice(first, end))
+        if value is None or (value is False and before == [before[0].partition("=")[0]]):
+            list.__delitem__(words, slice(first, end))
+        else:
+            text = _text(value, before[-1].rpartition("=")[2])
+            equals = end == first + 1 and "=" in before[0]
+            both = [f"{before[0].partition('=')[0]}={text}"] if equals else [before[0], text]
+            list.__setitem__(words, slice(first, end), both)
+
+
+def _text(value, before):
+    """A value as a word, spelled like the one before."""
+    text = str(value)
+    return text.lower() if isinstance(value, bool) and before == before.lower() else text
