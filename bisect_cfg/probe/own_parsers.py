@@ -10,7 +10,7 @@ import sys
 
 from .library_objects import field_defaults
 from .own_classes import fields_of, has_fields, put
-from .own_words import taken
+from .own_words import offer_keywords, taken
 from .sources import asked_by, offer_own, parsing
 from .standard_library import _getframe, dataclasses, functools
 
@@ -163,6 +163,9 @@ def _offer_call(function, args, kwargs, user):
     found = {name: value for name, value in bound.arguments.items() if name not in several}
     defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
     bound.arguments.update(_offer_tree(found, defaults, user))
+    for name in several & bound.arguments.keys():
+        if isinstance(bound.arguments[name], dict):
+            offer_keywords(bound.arguments[name], user)
     return bound.args, bound.kwargs
 
 

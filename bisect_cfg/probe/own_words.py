@@ -14,7 +14,7 @@ from .standard_library import _getframe, re
 _NAMED = re.compile(r"(?P<name>-{0,2}\+{0,2}[A-Za-z_][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
 
 # Modules that read sys.argv for whoever calls them, and hand on what stands there.
-_READERS = ("getopt", "docopt")
+_READERS = ("docopt", "chz", "cyclopts")
 
 _METHODS = ("__getitem__", "__iter__", "__len__", "__contains__", "__add__", "__eq__", "__delitem__", "copy", "count",
             "index", "pop", "remove")  # fmt: skip
@@ -87,8 +87,22 @@ def offer(words, user):
         for those in (words, *([sys.argv] if words is not sys.argv else [])):
             _put(those, name, value)
 
-    flags = {name: [f"--{name}", "--" + name.replace("_", "-")] for name in defaults}
-    sources.offer_own(found, defaults, user, put, flags, words=True)
+    sources.offer_own(found, defaults, user, put, _flags(found), words=True)
+
+
+def offer_keywords(given, user):
+    """Offer what a parser hands to the user's own code as it stands on the command line: ``**given``."""
+
+    def put(name, value):
+        given.update({name: value})
+        if value is None:
+            del given[name]
+
+    sources.offer_own(dict(given), dict.fromkeys(given), user, put, _flags(given), words=True)
+
+
+def _flags(names):
+    return {name: [f"--{name}", "--" + name.replace("_", "-")] for name in names}
 
 
 def _settings(words, begin):

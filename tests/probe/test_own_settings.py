@@ -621,6 +621,12 @@ WORDS_LEFT = """
     more = dict(word.split("=") for word in rest)
     given.lr, given.tricky = float(more.get("lr", "1e-6")), more.get("tricky", "false") == "true"
 """
+KEYWORDS = """
+    import fire, types
+    def read(mix=0.1, **more):
+        globals()["given"] = types.SimpleNamespace(mix=mix, tricky=more.get("tricky"), lr=more.get("lr", 1e-6))
+    fire.Fire(read)
+"""
 CONFIGURATOR = """
 import sys
 from ast import literal_eval
@@ -637,7 +643,8 @@ for word in sys.argv[1:]:
 @pytest.mark.parametrize(("reads", "words"), [
     (WORDS_TO_DICTIONARY, OVERRIDES), (WORDS_BY_INDEX, FLAGS),
     (WORDS_OVER_VARIABLES, ("own.py", "--mix=0.9", "--tricky=True")), (WORDS_LEFT, ("--mix", "0.9", *OVERRIDES[1:])),
-], ids=["to_dictionary", "by_index", "over_variables", "left"])  # fmt: skip
+    (KEYWORDS, FLAGS),
+], ids=["to_dictionary", "by_index", "over_variables", "left", "keywords"])  # fmt: skip
 def test_a_word_that_the_script_takes_apart_itself_is_found(tool, reads, words):
     script(tool.folder, reads + TRAINS.format(ALL))
     (tool.folder / "configurator.py").write_text(CONFIGURATOR)
