@@ -225,8 +225,8 @@ def _check_unchanged(
 
 
 # How a study was last asked for, so that `bisect-cfg recommend` can ask again; and whether it was asked for here.
-# ``command.json`` is written before the first run, and may be lost: the same `bisect-cfg bisect` writes it again, without
-# a trial.
+# ``command.json`` is written before the first run, and may be lost: the same `bisect-cfg bisect` writes it again,
+# without a trial.
 
 
 def write_command(folder: Path, command: JsonObject) -> None:

@@ -1,4 +1,5 @@
-"""The trials of the search: what it asked and what came out, as it reads them, and the sampler that decides by them."""
+"""The trials of the search: what it asked, what came out, and what it concluded, with the names and values that people
+are told; and the sampler that decides by them."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ from optuna.trial import FrozenTrial
 from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Subset, Value, configuration_of
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe import redact
-from bisect_cfg.search import Ask, Problem, Record, State, look
+from bisect_cfg.search import Ask, Conclusion, FoundCause, Problem, Record, State, SubsetClaim, look
 from bisect_cfg.search.problem import bits
+from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Levels, Report, wilson
 from bisect_cfg.store.encoding import SUBSET, WANTED, plain, purpose_of, result_attributes, result_of, values_of
 from bisect_cfg.store.interface import TrialResult
+from bisect_cfg.store.rows import row_of
 from bisect_cfg.store.store import Store
 
 Classify = Callable[[TrialResult, int, TrialResult | None], Outcome | None]
@@ -89,6 +92,48 @@ class SearchTrials:
     def names(self, mask: int) -> Subset:
         """A subset with its names."""
         return frozenset(self._order[i] for i in bits(mask))
+
+    def cause(self, found: FoundCause) -> Cause:
+        """A cause that the search has proven, with its names and values."""
+        names, reference = self._sorted(found.parameters), self.reference()
+        return Cause(
+            {name: Levels(*self.store.levels[name]) for name in names},
+            Evidence(self._claim(found.fails), {self._order[i]: self._claim(one) for i, one in found.without.items()}),
+            self._sorted(found.companions),
+            self._sorted(found.inseparable),
+            reference.signature if reference else None,
+        )
+
+    def report(self, conclusion: Conclusion, good: Configuration, bad: Configuration, stopped: str = "") -> Report:
+        """The whole conclusion, between the whole configurations. A limit has `stopped` the search, "" if none did."""
+        outcomes, reference = {record.number: record.outcome for record in self.records()}, self.reference()
+        every = sorted([*self.all(), *self.store.trials(WANTED)], key=lambda trial: trial.number)
+        ended = (trial for trial in every if trial.state.is_finished())
+        rows = tuple(row_of(trial, self.store.levels, outcomes.get(trial.number)) for trial in ended)
+        fails, runs = conclusion.reproduction
+        return Report(
+            conclusion.status,
+            tuple(map(self.cause, conclusion.causes)),
+            tuple(Correction(self._sorted(mask), self._claim(claim)) for mask, claim in conclusion.corrections),
+            conclusion.complete,
+            None if conclusion.safe is None else configuration_of(self.names(conclusion.safe), good, bad),
+            reference.signature if reference else None,
+            tuple((self._sorted(mask), self._sorted(cause)) for mask, cause in conclusion.masking),
+            fails / runs if runs else None,
+            wilson(fails, runs) if runs else None,
+            conclusion.notes,
+            rows,
+            sum(row.seconds or 0.0 for row in rows),
+            message=reference.message if reference else "",
+            stopped=stopped,
+        )
+
+    def _sorted(self, mask: int) -> tuple[str, ...]:
+        return tuple(sorted(self.names(mask)))
+
+    def _claim(self, claim: SubsetClaim) -> Claim:
+        subset = None if claim.subset is None else self._sorted(claim.subset)
+        return Claim(subset, claim.seen, claim.runs, claim.numbers, claim.note)
 
     # ------------------------------------------------------------------------------------------------- writing
 

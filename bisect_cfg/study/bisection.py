@@ -61,7 +61,6 @@ from bisect_cfg.store.rows import rows_of
 from bisect_cfg.store.sampler import BisectionSampler, Classify, SearchTrials
 from bisect_cfg.store.store import Store, Void
 from bisect_cfg.study.ask import REASON, asked_run, check_valid
-from bisect_cfg.study.conclude import cause_of, report_of
 from bisect_cfg.study.loop import Action, Limits, run_loop
 from bisect_cfg.targets.captured import NOTHING_SEEN
 from bisect_cfg.targets.factors import Factors
@@ -219,7 +218,7 @@ class Bisection:
             if known or lost:
                 self._tell(Resumed(known, lost))
             conclusion = self._refused_side() or self._isolation.run(self._from_now())
-        report = report_of(conclusion, self.recorded, self.good, self.bad, self._isolation.stopped)
+        report = self.recorded.report(conclusion, self.good, self.bad, self._isolation.stopped)
         self._tell(Concluded(report))
         return report
 
@@ -288,7 +287,7 @@ class Bisection:
             len(self.factors),
             tuple(names[i] for i in bits(state.ruled_out)),
             tuple(names[i] for i in bits(state.suspected)),
-            tuple(cause_of(found, self.recorded) for found in state.causes),
+            tuple(map(self.recorded.cause, state.causes)),
             state.remaining,
             _seconds(finished),
             dict(zip(names, state.suspicion, strict=False)),  # () where nothing is weighed
@@ -434,7 +433,7 @@ class _Isolation:
         for found in state.causes:
             if found.parameters not in self._announced:
                 self._announced.add(found.parameters)
-                self._emit(CauseFound(cause_of(found, self._trials)))
+                self._emit(CauseFound(self._trials.cause(found)))
 
 
 def _opened(
