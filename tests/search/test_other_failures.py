@@ -31,7 +31,7 @@ def test_a_setting_that_breaks_every_run_otherwise(confirm):
     ).run()  # fmt: skip
     assert [cause.parameters for cause in report.causes] == [("weight_decay",)]
     # Two baselines, a handful to narrow down, and about eight runs until it is plain that `beta` cannot be tried.
-    assert len(report.rows) <= 20 + 4 * confirm
+    assert len(report.trials) <= 20 + 4 * confirm
     assert not report.complete and any("another failure" in note for note in report.notes)
     assert report.safe_configuration["weight_decay"] is False and report.safe_configuration["beta"] is False
 
@@ -47,8 +47,8 @@ def test_what_stays_unresolved_is_given_up(confirm, size, jobs):
     report = bisection.run()
     assert report.status == "inconclusive" and not report.causes
     assert any("given up" in note or "another failure" in note for note in report.notes)
-    assert len(report.rows) - 2 <= ENOUGH_TRIES + jobs
-    assert len(bisection.run().rows) == len(report.rows)  # nor is it tried again
+    assert len(report.trials) - 2 <= ENOUGH_TRIES + jobs
+    assert len(bisection.run().trials) == len(report.trials)  # nor is it tried again
 
 
 @settings(max_examples=25, deadline=None)

@@ -191,7 +191,7 @@ def test_a_trial_tells_its_trace_by_an_attribute() -> None:
 
         report = Bisection(GOOD, BAD, trial, isolation="none").run()
         assert report.causes[0].parameters == ("x1", "x4")
-        trials.append(len(report.rows))
+        trials.append(len(report.trials))
     assert trials[0] == trials[2] > trials[1]
 
 
