@@ -142,6 +142,10 @@ class Store:
         if factors is None:
             self.study.set_user_attr("factors", mine)
 
+    def forget_factors(self) -> None:
+        """From now on others may vary: the search begins anew, and no trial so far counts for it."""
+        self.study.set_user_attr("factors", None)
+
     # ------------------------------------------------------------------------------------------------- reading
 
     def trials(self, asked: str = "") -> list[FrozenTrial]:

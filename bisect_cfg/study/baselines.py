@@ -66,6 +66,7 @@ class Baselines:
         self.moved: dict[str, Factor] = {}
         self.last: list[Run] = []
         self._needed: list[str] = []
+        self._by_checkpoint: list[tuple[int, Factor]] = []  # what only the checkpoint needs where runs begin
         self._unsound: dict[str, str] = {}  # start -> why trials cannot begin there
         self._settled: str | None = None  # the start that was settled on
         self._passed: list[Run] = []  # runs of the bad configuration that passed at a start that was given up
@@ -78,6 +79,9 @@ class Baselines:
         if origin is not None and origin.checkpoint is None:
             self._at = f"-data-of-{origin.step}" + (f"-{origin.draw}" if origin.draw else "")
         self._settled, self._passed, self._tries = None, [], 0
+        self._needed = [name for name in self._needed if all(name != one.name for _, one in self._by_checkpoint)]
+        self._trials.settings = self._trials.settings.with_again(reversed(self._by_checkpoint))
+        self._by_checkpoint = []
 
     def fails_once(self, checkpoints: CheckpointOrders | None = None) -> Run | None:
         """A run in which the bad configuration fails where runs begin now, at the first start that comes up; None if it
@@ -245,13 +249,13 @@ class Baselines:
             if name is None:
                 break
             value, ending = self._trials.settings.bad[name], good_run.shown.signature
-            why = (
-                f"ends with {ending}"
-                if ending.kind not in (INVALID, REFUSED)
-                else f"cannot begin ({good_run.shown.message})"
-            )
+            cannot_begin = ending.kind in (INVALID, REFUSED)
+            why = f"cannot begin ({good_run.shown.message})" if cannot_begin else f"ends with {ending}"
             self._study.note(f"The good configuration {why} unless it keeps your {name}={value}: not varied.")
             self._needed.append(name)
+            if cannot_begin and self._trials.origin is not None:
+                varied = self._trials.settings.varied
+                self._by_checkpoint += [one for one in enumerate(varied) if one[1].name == name]
             self._pin([name], NEEDED)
             good_run = self._good_baseline(bad_run, start)
         return good_run

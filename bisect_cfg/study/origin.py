@@ -323,6 +323,7 @@ def give_up_origin(study: Study, bad_run: Run) -> bool:
         trials.begin_at(origin)
         return False
     numbers = 1 + max(trial.number for trial in study.store.trials())
+    study.store.forget_factors()
     study.state.rejected.append(Rejected(origin.step, origin.checkpoint is None, numbers))
     study.state.save(study.folder)
     return True

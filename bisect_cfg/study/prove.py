@@ -95,7 +95,10 @@ def _proven(study: Study) -> bool | None:
     for agrees, text in shown:
         if not agrees:
             study.note(text)
-    return False
+    if any(agrees is False for agrees, _ in shown):
+        return False
+    study.note(f"So not all claims could be seen from step 0; everything was shown {since(origin)}.")
+    return None
 
 
 def _always_showed(report: Report) -> bool:
@@ -127,13 +130,16 @@ def _proofs(study: Study, number: int, cause: Cause) -> Iterator[_Proof]:
         yield _Proof(f"proof-{number}{suffix}{again}", configuration, expected, what, limit, reached * pace)
 
 
-def _shown(study: Study, proof: _Proof) -> tuple[bool, str]:
-    """Whether a run from step 0 shows what the trials from later on did, and what it shows."""
+def _shown(study: Study, proof: _Proof) -> tuple[bool | None, str]:
+    """Whether a run from step 0 shows what the trials from later on did, and what it shows. None where it ends in
+    another failure, which says nothing of the one under study."""
     run = study.made(Plan(proof.question, proof.configuration, proof.steps, purpose=Purpose.CHECK))
     verdict, fails = study.verdict_of(run), proof.expected is Outcome.FAIL
     if verdict.outcome is proof.expected:
         return True, proof.what + (f", at step {run.shown.step}" if fails else "")
     what = f"From step 0 the run that {proof.what} from later on"
+    if verdict.outcome is Outcome.UNRESOLVED:
+        return None, f"{what} shows {verdict.signature}, which tells nothing of it."
     if fails:
         steps = count(run.seen.steps, "step")
         return (

@@ -149,6 +149,16 @@ class Factors:
         pinned = {**self.pinned, **(dict.fromkeys(sorted(gone), reason) if reason else {})}
         return replace(self, varied=tuple(factor for factor in self.varied if factor.name not in gone), pinned=pinned)
 
+    def with_again(self, factors: Iterable[tuple[int, Factor]]) -> Factors:
+        """The same with these factors, each given with its place among the others, varied again."""
+        varied = list(self.varied)
+        for place, factor in factors:
+            if factor.name not in self.good:
+                varied.insert(place, factor)
+        names = {factor.name for factor in varied}
+        pinned = {name: reason for name, reason in self.pinned.items() if name not in names}
+        return replace(self, varied=tuple(varied), pinned=pinned)
+
 
 def build_request(args: Source, overrides: Row) -> BuildRequest:
     """A request for the training config with these overrides, by full name."""

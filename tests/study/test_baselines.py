@@ -12,11 +12,13 @@ from toys import script
 
 from bisect_cfg.common.configuration import Factor, Outcome
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.runner.verdict import INVALID
+from bisect_cfg.probe.protocol import Origin
+from bisect_cfg.runner.verdict import INVALID, REFUSED
 from bisect_cfg.store.causes import Report
 from bisect_cfg.study import baselines as module
 from bisect_cfg.study.baselines import DEFAULTS, Baselines, with_defaults_of_the_moved
-from tests.report.made import DIED, HEALTHY, REPORT, run
+from bisect_cfg.study.good_sides import GoodSides
+from tests.report.made import DIED, HEALTHY, REPORT, findings, run
 from tests.study.stand_ins import Runner, study_of
 
 COSTLY = """
@@ -121,3 +123,25 @@ def test_what_cannot_begin_is_not_tried_at_a_colder_start(tmp_path, monkeypatch,
     study.site.starts = SimpleNamespace(start_at=lambda start: None)
     _, good = Baselines(study).find(run(tmp_path, DIED))
     assert good.shown.signature == died and starts == tried
+
+
+def test_what_only_a_checkpoint_needs_varies_again_elsewhere(tmp_path) -> None:
+    """Its adapter has a rank of the user's: from step 0 the good one trains as well."""
+    settings, refused = (
+        findings(tmp_path).settings,
+        replace(DIED, died=Signature(REFUSED, "its weights"), message="bf16"),
+    )
+    runner = Runner(
+        tmp_path,
+        settings,
+        lambda question: run(tmp_path, HEALTHY if "-with-bf16" in question else refused),
+        Origin("checkpoint-22", 22),
+    )
+    study = study_of(tmp_path, runner)
+    study.site.starts, study.sides = SimpleNamespace(seconds=0.0), GoodSides()
+    baselines = Baselines(study)
+    good = baselines._with_needed_pinned(run(tmp_path, DIED), "config", run(tmp_path, refused))
+    assert good.shown.signature is None and "bf16" not in study.settings.good and "bf16" in study.settings.not_varied
+    runner.begin_at(None)
+    baselines.begin_at(None)
+    assert study.settings == settings and not baselines._needed

@@ -13,7 +13,7 @@ import pytest
 import toys
 from tools import slow, traces_of
 
-from bisect_cfg.common.configuration import Outcome
+from bisect_cfg.common.configuration import Factor, Outcome
 from bisect_cfg.errors import InputError
 from bisect_cfg.options import Options
 from bisect_cfg.probe.protocol import (
@@ -338,7 +338,11 @@ def test_an_origin_that_step_0_contradicts_is_given_up(tmp_path, theirs):
     runner = Runner(tmp_path, SimpleNamespace(varied=()), lambda question: run, Origin("/s/1484", 1484))
     study = study_of(tmp_path, runner)
     study.made(Plan("proof-1", {}, 8))
+    study.store.vary([Factor("beta", 0.0, 0.1)])
+    study.store.settle({})
     assert give_up_origin(study, run)
+    study.store.vary([Factor("beta", 0.0, 0.1), Factor("bf16", False, True)])
+    study.store.settle({})  # another good side may train from earlier on
     begun = runner.origin
     assert (begun and begun.checkpoint) == ("/run/checkpoint-40" if theirs else None)
     assert study.state.rejected == [Rejected(1484, False, 1)] and read_state(study.folder) == study.state

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from bisect_cfg.common.configuration import Status
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.probe.protocol import Origin
+from bisect_cfg.runner.runs import Run
 from bisect_cfg.study.factors import find_factors
 from bisect_cfg.study.prove import prove
 from bisect_cfg.study.study import Study
@@ -18,19 +20,23 @@ from tests.report.made import DIED, HEALTHY, REPORT, findings, run
 from tests.study.stand_ins import Runner, study_of
 
 ORIGIN = Origin("checkpoint-90", 90)
+HANGS = replace(DIED, died=Signature("hang"))
 FAILS, WITHOUT = "proof-1", f"proof-1-without-{REPORT.causes[0].parameters[0]}"
 
 
 def shown_late(
-    folder: Path, died: Collection[str] = (FAILS,), origin: Origin | None = ORIGIN, **options: object
+    folder: Path,
+    died: Collection[str] = (FAILS,),
+    origin: Origin | None = ORIGIN,
+    hung: Collection[str] = (),
+    **options: object,
 ) -> Study:
-    """A study whose cause was shown from a checkpoint; from step 0 these proofs die."""
-    runner = Runner(
-        folder,
-        findings(folder).settings,
-        lambda question: run(folder, DIED if question in died else HEALTHY),
-        origin,
-    )
+    """A study whose cause was shown from a checkpoint; from step 0 these proofs die, or hang."""
+
+    def shows(question: str) -> Run:
+        return run(folder, HANGS if question in hung else DIED if question in died else HEALTHY)
+
+    runner = Runner(folder, findings(folder).settings, shows, origin)
     study = study_of(folder, runner, **{"prove": "from-start", **options})
     study.find(details={row.number: {"observation": {"before": 90, "steps": 6}} for row in REPORT.rows})
     return study
@@ -54,6 +60,13 @@ def test_a_claim_that_is_another_from_step_0_is_said_and_searched_for_from_earli
     assert ("contributes to it" in note) is (died == ())
     (rejected,) = study.state.rejected
     assert (rejected.step, rejected.by_data, rejected.trials) == (90, False, 2) and study.trials.origin is None
+
+
+def test_another_failure_from_step_0_contradicts_nothing(tmp_path) -> None:
+    study = shown_late(tmp_path, hung=(WITHOUT,))
+    assert prove(study) is None and study.answer.proven is None and study.answer.report == REPORT
+    assert not study.state.rejected and study.trials.origin is ORIGIN
+    assert study.notes[0].endswith("shows hang, which tells nothing of it.") and len(study.notes) == 2
 
 
 def test_where_the_budget_ends_the_answer_stands(tmp_path) -> None:
