@@ -28,7 +28,7 @@ from bisect_cfg.report.answer import Answer, read_answer, write_answer
 from bisect_cfg.report.events import Listener
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.checkpoints import read_checkpoint
-from bisect_cfg.store.folder import read_command, write_command, written_here
+from bisect_cfg.store.folder import lines_of, read_command, write_command, written_here
 from bisect_cfg.store.state import STATE_FILE
 from bisect_cfg.store.storage import cannot_open, open_storage
 from bisect_cfg.study.story import bisect as tell_story
@@ -104,12 +104,12 @@ def run(
 
     script = found_target(target, arguments, options)
     asked = {"target": target, "arguments": list(arguments), "folder": os.getcwd(), "options": asdict(options)}
-    asked["lines"] = {"own": script.shown, "bisect": typed(target, arguments, options)}
     with _set(script):
         _check(options, script)
 
         def begin(folder: Path) -> None:
-            write_command(folder, asked)
+            bisect = typed() or lines_of(folder).get("bisect", "")
+            write_command(folder, {**asked, "lines": {"own": script.shown, "bisect": bisect}})
             begun(folder)
 
         found = tell_story(script, options, listener, begun=begin)
@@ -124,6 +124,12 @@ def run(
     if found.stopped is not None:  # said last, as it asks for something to be done
         raise found.stopped
     return found, answer
+
+
+def typed() -> str:
+    """The command line that asks for this bisection, without secrets; "" where none does, as in a notebook."""
+    words = mask_arguments(sys.argv[1:])
+    return shlex.join(["bisect-cfg", *words]) if words[:1] == ["bisect"] else ""
 
 
 def found_target(target: str, arguments: Sequence[str], options: Options) -> Target:
@@ -197,14 +203,6 @@ def _set(target: Target) -> Iterator[None]:
         for name, value in before.items():
             os.environ.pop(name, None)
             os.environ.update({} if value is None else {name: value})
-
-
-def typed(target: str, arguments: Sequence[str], options: Options) -> str:
-    """A command line that asks for the same bisection, without secrets."""
-    own, given = mask_arguments([target, *arguments]), mask_arguments(list(options.words()))
-    if Path(target).suffix in SCRIPTS or Path(target).is_dir():
-        return shlex.join(["bisect-cfg", "bisect", target, *given, *(["--", *own[1:]] if arguments else [])])
-    return shlex.join(["bisect-cfg", "bisect", *given, "--", *own])
 
 
 # -------------------------------------------------------------------------------------------- a study that is there

@@ -1,7 +1,8 @@
 """A bisection in a process of its own, so that a notebook's cells, or a script, go on meanwhile.
 
 The process is a child with a session of its own: an interrupted cell does not end it, and it ends with its parent, as
-its standard input then closes. What it has to say comes through a pipe, a JSON object a line.
+its standard input then closes. What it has to say comes through a pipe, a JSON object a line: the "folder", what
+a notebook shows of it now ("shown"), and how it "ended" if it did not come to its end.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from bisect_cfg import crash, interrupts
@@ -26,9 +28,6 @@ from bisect_cfg.probe.redact import mask_arguments
 
 if TYPE_CHECKING:
     from bisect_cfg.report.notebook import StudyReport
-
-FOLDER, SHOWN, ENDED = "folder", "shown", "ended"
-"""What a line says: the study's folder; what a notebook shows of it now; how it ended that did not come to its end."""
 
 
 class Running:
@@ -86,10 +85,7 @@ class Running:
         return self._load(self.folder)
 
     def wait(self, timeout: float | None = None) -> StudyReport:
-        """Wait for its end. To interrupt the waiting does not interrupt the bisection.
-
-        Args:
-            timeout: in seconds.
+        """Wait for its end, for at most so many seconds. To interrupt the waiting does not interrupt the bisection.
 
         Raises:
             InputError: something about the input stands in the way; says what to do.
@@ -119,15 +115,14 @@ class Running:
 
     def _read(self, read: int) -> None:
         with os.fdopen(read, encoding="utf-8") as lines:
-            for line in lines:
-                for what, told in json.loads(line).items():
-                    if what == FOLDER:
-                        self.folder = Path(told)
-                    elif what == SHOWN:
-                        with contextlib.suppress(Exception):  # a page that cannot be drawn stops no bisection
-                            self._handle.update(told, raw=True)
-                    else:
-                        self._ended = crash.Ended(*told)
+            for told in map(json.loads, lines):
+                if "folder" in told:
+                    self.folder = Path(told["folder"])
+                elif "shown" in told:
+                    with contextlib.suppress(Exception):  # a page that cannot be drawn stops no bisection
+                        self._handle.update(told["shown"], raw=True)
+                else:
+                    self._ended = crash.Ended(*told["ended"])
 
 
 def _work() -> int:
@@ -140,14 +135,20 @@ def _work() -> int:
     asked = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     run, target, arguments, options, notebook = pickle.load(asked)
-    threading.Thread(target=_end_with, args=(asked,), daemon=True).start()
+
+    def end_with_parent() -> None:
+        asked.read()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
     with os.fdopen(int(sys.argv[1]), "w", buffering=1, encoding="utf-8") as lines:
         os.set_inheritable(lines.fileno(), False)
 
         def tell(**said: object) -> None:
             lines.write(json.dumps(said) + "\n")
 
-        view = NotebookView(lambda shown: _Shown(tell)) if notebook else View(console(), live=False)
+        handle = SimpleNamespace(update=lambda shown, raw: tell(shown=shown))  # as IPython's, in the other process
+        view = NotebookView(lambda shown: handle) if notebook else View(console(), live=False)
         try:
             with view:
                 run(target, arguments, options, view, begun=lambda folder: tell(folder=str(folder.absolute())))
@@ -156,22 +157,6 @@ def _work() -> int:
             tell(ended=ended)
             return ended.status
     return 0
-
-
-class _Shown:
-    """A display in the notebook that has started this process: takes what IPython's own handle takes."""
-
-    def __init__(self, tell: Callable[..., None]) -> None:
-        self._tell = tell
-
-    def update(self, shown: dict[str, str], raw: bool = True) -> None:
-        self._tell(shown=shown)
-
-
-def _end_with(asked: Any) -> None:
-    """End when the process does that has started this one."""
-    asked.read()
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -77,12 +77,7 @@ class _Option(click.Option):
 
 
 def _flags(rows: Iterable[Option], unset: bool = False) -> list[_Option]:
-    """The flags of some options.
-
-    Args:
-        rows: of the table.
-        unset: whether what is not given is None, in place of its default.
-    """
+    """The flags of some options; unset: what is not given is None, in place of its default."""
     short = {"quiet": "-q", "verbose": "-v"}
     made = [_Option(row, short.get(row.name, "")) for row in rows]
     for one in made if unset else ():

@@ -192,14 +192,8 @@ def _of_a_thread(error: BaseException) -> None:
 
 
 def flush(status: int = 0) -> int:
-    """Write what is still buffered, or drop it where nobody can read it.
-
-    Args:
-        status: how the command ended.
-
-    Returns:
-        The exit status: that of output which is gone, if nothing else went wrong.
-    """
+    """Write what is still buffered, or drop it where nobody can read it; the exit status: that of output which is gone,
+    if nothing else went wrong."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         try:

@@ -10,9 +10,8 @@ says the rest.
 """
 
 import inspect
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -283,26 +282,6 @@ class Options(_Fields):  # type: ignore[misc, valid-type]
         }
         known |= {name: value for name, value in rare.items() if value}
         return {"good": settings(self.good), "pin": sorted(map(as_given, self.pin)), **known}
-
-    def words(self) -> Iterator[str]:
-        """The options as they are typed; what is as by default is left out, and --restart, which one says once."""
-        for name, row in OPTIONS.items():
-            value = getattr(self, name)
-            if value == row.default or name == "restart":
-                continue
-            if row.kind is SWITCH:
-                yield row.flag
-                continue
-            every = (",".join(value),) if row.kind is kinds.DEVICES else value if row.kind.items else (value,)
-            for one in every:
-                yield from (row.flag, _as_typed(one))
-
-
-def _as_typed(value: Any) -> str:
-    """A value as one word of a command line; from Python a setting is a pair."""
-    if isinstance(value, Path) and value.is_relative_to(Path.cwd()):
-        value = value.relative_to(Path.cwd())
-    return f"{value[0]}={json.dumps(value[1], default=str)}" if isinstance(value, tuple) else str(value)
 
 
 def checked(rows: Mapping[str, Option], given: Mapping[str, Any], door: str = "") -> dict[str, Any]:

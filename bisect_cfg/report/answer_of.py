@@ -54,12 +54,7 @@ _SIMULATED = re.compile(r"^SIMULATED_FAULT: (.*)$", re.MULTILINE)
 
 
 def answer_of(found: Findings, environment: Fingerprint) -> Answer:
-    """The answer of a study of a script or a command.
-
-    Args:
-        found: by the phases.
-        environment: its fingerprint.
-    """
+    """The answer of a study of a script or a command."""
     report = found.report or Report(found.status)
     issue = known_issue(found.known)
     origin = None

@@ -8,18 +8,15 @@ metrics, values) are escaped, since Plotly reads tags in them.
 from __future__ import annotations
 
 import html
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from bisect_cfg.common.configuration import Status, Value, is_number
+from bisect_cfg.common.configuration import Status, is_number
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.words import clean, count, show
-from bisect_cfg.remedy.ranges import search_range_of
 from bisect_cfg.report.anonymous import shared
-from bisect_cfg.report.answer import Range, Remedy
 from bisect_cfg.report.recorded import NO_METRICS, Recorded, finite, rows, tested
 from bisect_cfg.store.causes import Trial
 
@@ -68,24 +65,13 @@ COLUMNS = 2
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot.
+    """One plot."""
 
-    Attributes:
-        name: short, of letters; unique in a report.
-        title: what it shows, as a reader is told.
-        data: Plotly's traces.
-        layout: Plotly's layout, without colours and fonts of the page.
-        note: a sentence on what was left out; "" if nothing was.
-        head, rows: the numbers behind it as a table; where there are none, the page makes one of `data`.
-    """
-
-    name: str
-    title: str
-    data: list[JsonObject]
-    layout: JsonObject
-    note: str = ""
-    head: tuple[str, ...] = ()
-    rows: list[tuple[str, ...]] = field(default_factory=list)
+    name: str  # short, of letters; unique in a report
+    title: str  # what it shows, as a reader is told
+    data: list[JsonObject]  # Plotly's traces
+    layout: JsonObject  # Plotly's layout, without colours and fonts of the page
+    note: str = ""  # a sentence on what was left out; "" if nothing was
 
 
 def label(words: object) -> str:
@@ -139,12 +125,7 @@ def suspicion(recorded: Recorded) -> Plot | None:
 
 
 def traces(recorded: Recorded, names: Sequence[str] = ()) -> list[Plot]:
-    """One plot a metric, with the trials that the answer rests on.
-
-    Args:
-        recorded: the study.
-        names: of the metrics; none for those that tell most.
-    """
+    """One plot a metric (of those that tell most, where none is named), with the trials that the answer rests on."""
     every = recorded.answer.trials
     shown = [one for one in every if one.number in recorded.shown_in_full] if recorded.answer.causes else every
     rows = {trial.number: recorded.metrics(trial) for trial in shown[:MOST_TRIALS]}
@@ -215,91 +196,10 @@ def _failing(trial: Trial, steps: list[float], values: list[float | None]) -> Js
     }  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------------------------- safe values
-
-
-def ranges(recorded: Recorded) -> list[Plot]:
-    """One plot a setting: asked for, failed, healthy and recommended values on its natural scale."""
-    found = recorded.answer.recommendation
-    plots: list[Plot] = []
-    seen: set[str] = set()
-    for remedy in (found, *found.alternatives) if found is not None else ():
-        for name, known in remedy.ranges.items():
-            if name not in seen and is_number(known.good) and is_number(known.bad):
-                seen.add(name)
-                plots.append(_range_plot(recorded, len(plots), name, known, remedy))
-    return plots
-
-
-def _range_plot(recorded: Recorded, number: int, name: str, known: Range, remedy: Remedy) -> Plot:
-    natural = search_range_of(name, known.good, known.bad)
-    place = natural.coordinate if natural is not None else float
-    tried = [trial for trial in recorded.answer.trials if trial.number in known.trials]
-    groups: list[tuple[str, list[tuple[Value, str]], JsonObject]] = [
-        ("failed", [(one.values.get(name), f"trial {one.number}") for one in tried if one.outcome != "pass"],
-         {"symbol": "x", "color": FAIL, "size": 10}),
-        ("healthy", [(one.values.get(name), f"trial {one.number}") for one in tried if one.outcome == "pass"],
-         {"symbol": "circle", "color": PASS, "size": 10}),
-        ("recommended", [(remedy.changes[name].to, "verified" if remedy.verified else "not verified")]
-         if name in remedy.changes else [], {"symbol": "star", "color": PASS, "size": 17}),
-        ("good", [(known.good, "the good configuration")], {"symbol": "circle-open", "color": PASS, "size": 12}),
-        ("asked for", [(known.bad, "yours")], {"symbol": "triangle-down", "color": FAIL, "size": 14}),
-    ]  # fmt: skip
-    data: list[JsonObject] = []
-    rows: list[tuple[str, ...]] = []
-    good, bad = place(known.good), place(known.bad)
-    for what, values, marker in groups:
-        drawable = [(value, words) for value, words in values if is_number(value) and _has_place(place, value)]
-        if not drawable:
-            continue
-        xs = [place(value) for value, _ in drawable]
-        told = max(range(len(xs)), key=lambda i: abs(xs[i] - good) * (-1 if what == "failed" else 1))
-        side = "top left" if abs(xs[told] - good) > abs(bad - good) / 2 and bad > good else "top right"
-        rows += [(what, show(value), clean(words)) for value, words in drawable]
-        data.append(
-            {
-                "type": "scatter", "mode": "markers+text", "name": what, "x": xs, "y": [what] * len(xs),
-                "marker": {"line": {"width": 2}, **marker}, "cliponaxis": False,
-                "text": [label(show(value)) if i == told else "" for i, (value, _) in enumerate(drawable)],
-                "textposition": side,
-                "customdata": [label(f"{show(value)}: {words}") for value, words in drawable],
-                "hovertemplate": f"{what} %{{customdata}}<extra></extra>",
-            }
-        )  # fmt: skip
-    ends = [place(value) if is_number(value) else end for value, end in
-            ((known.healthy_up_to, good), (known.not_from, bad))]  # fmt: skip
-    shapes = [_band(good, ends[0], PASS), _band(ends[1], bad, FAIL)] if known.trials else []
-    layout = {
-        "xaxis": {"title": {"text": label(name)}, "tickvals": [good, bad], "showticklabels": False},
-        "yaxis": {"type": "category"},
-        "shapes": shapes, "height": 300, "showlegend": False,
-    }  # fmt: skip
-    scale = {"log": "logarithmic", "complement": "logarithmic in 1 - value"}.get(
-        natural.kind if natural else "", "linear"
-    )
-    note = "Between the bands lies the threshold." if shapes else "No value between was tried."
-    head = ("", "value", "from")
-    return Plot(f"range-{number}", clean(name), data, layout, f"Scale: {scale}. {note}", head, rows)
-
-
-def _has_place(place: Callable[[float], float], value: float) -> bool:
-    try:
-        return math.isfinite(place(value))
-    except (ValueError, ZeroDivisionError):
-        return False
-
-
-def _band(start: float, end: float, colour: str) -> JsonObject:
-    return {
-        "type": "rect", "xref": "x", "yref": "paper", "x0": start, "x1": end, "y0": 0, "y1": 1, "fillcolor": colour,
-        "opacity": 0.13, "line": {"width": 0}, "layer": "below",
-    }  # fmt: skip
-
-
 # ------------------------------------------------------------------------------------------------------ in a notebook
 
 
-def figure_of(plots: Sequence[Plot], otherwise: str, columns: int = COLUMNS) -> Figure:
+def figure_of(plots: Sequence[Plot], otherwise: str) -> Figure:
     """Several plots as one figure, each with its title; a figure that says why if there are none."""
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
@@ -312,16 +212,14 @@ def figure_of(plots: Sequence[Plot], otherwise: str, columns: int = COLUMNS) -> 
         (one,) = plots
         made = go.Figure(one.data, one.layout)
         return made.update_layout(template="plotly_white", title=label(one.title), margin=MARGINS)
-    down = -(-len(plots) // columns)
-    made = make_subplots(down, columns, subplot_titles=[label(one.title) for one in plots])
+    down = -(-len(plots) // COLUMNS)
+    made = make_subplots(down, COLUMNS, subplot_titles=[label(one.title) for one in plots])
     for number, one in enumerate(plots):
-        row, column = number // columns + 1, number % columns + 1
+        row, column = number // COLUMNS + 1, number % COLUMNS + 1
         made.add_traces(one.data, rows=row, cols=column)
         layout = {name: value for name, value in one.layout["xaxis"].items() if name != "title"}
         made.update_xaxes(layout, row=row, col=column)
         made.update_yaxes({name: v for name, v in one.layout["yaxis"].items() if name != "title"}, row=row, col=column)
-        for shape in one.layout.get("shapes", ()):
-            made.add_shape({**shape, "yref": "y domain"}, row=row, col=column)
     height = max(one.layout["height"] for one in plots) * down
     return made.update_layout(template="plotly_white", showlegend=False, height=height, margin=MARGINS)
 

@@ -74,7 +74,6 @@ def page(recorded: Recorded) -> str:
     sections = {
         "suspicion": [] if suspicion is None else [suspicion],
         "trace": figures.traces(recorded),
-        "range": figures.ranges(recorded),
     }
     lines = lines_of(answer, None if folder is None else Path(shared(str(folder))))
     every = rows(answer)
@@ -188,7 +187,7 @@ def commands(answer: Answer, folder: Path | None) -> list[tuple[str, str]]:
     """What to type: label and command."""
     target, lines = answer.target, {} if folder is None else shared(command_lines_of(folder))
     own = target.command or lines.get("own") or shlex.join([target.script, *target.arguments])
-    found = [("Your command", own), *([("Isolate it", lines["bisect"])] if lines else [])]
+    found = [("Your command", own), *([("Isolate it", lines["bisect"])] if "bisect" in lines else [])]
     if folder is not None:
         study = shlex.quote(str(shared(str(folder))))
         for label, path in answer.repeated_by(folder).items():

@@ -17,12 +17,6 @@ Tried = Sequence[tuple[Collection[str], Outcome]]
 def learned(subset: Collection[str], outcome: Outcome, before: Tried, everything: Sequence[str]) -> str:
     """What follows from a trial, with those before it, if the failure shows whenever it can; one sentence.
 
-    Args:
-        subset: the settings that were as the user has them; the others were good.
-        outcome: what came out.
-        before: the trials before it.
-        everything: the names of all settings that vary, in their order.
-
     Returns:
         The sentence, without a dot at its end; "" if nothing does.
     """

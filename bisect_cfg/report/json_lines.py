@@ -31,11 +31,7 @@ STEP_SECONDS = 1.0
 
 
 class JsonLines(Listener):
-    """Writes each event as one object in one line, at once.
-
-    Args:
-        out: where to.
-    """
+    """Writes each event as one object in one line, at once."""
 
     def __init__(self, out: TextIO) -> None:
         self._out, self._writing = out, threading.Lock()

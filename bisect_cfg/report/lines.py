@@ -82,13 +82,7 @@ class Commands(NamedTuple):
 
 
 def lines_of(answer: Answer, folder: Path | None = None, program: str = PROGRAM) -> list[Line]:
-    """The whole answer.
-
-    Args:
-        answer: of a study, finished or not.
-        folder: of the study, as it is to be named in commands; None for a function, which has none.
-        program: how `bisect-cfg` is called in commands.
-    """
+    """The whole answer, with commands that call the study and `bisect-cfg` so; a function has no folder."""
     study = None if folder is None else Commands(folder, program)
     lines = [*_background(answer, program), *_outcome(answer, folder)]
     if answer.causes:

@@ -110,13 +110,7 @@ class _Running:
 
 
 class View(Listener):
-    """Tells the user what goes on. Live on a terminal, one line per event elsewhere.
-
-    Args:
-        console: where to.
-        live: whether to redraw; None: if the console is a terminal that can.
-        verbose: whether the answer is to have its details.
-    """
+    """Tells the user what goes on: live (None: on a terminal that can redraw), or one line per event."""
 
     def __init__(self, console: Console, live: bool | None = None, verbose: bool = False) -> None:
         self.console, self.verbose = console, verbose
@@ -359,14 +353,7 @@ def _to_go(runs: tuple[int, int], seconds: tuple[float, float]) -> str:
 
 
 def _running(running: _Running, width: int, between: str, begins: str) -> Text:
-    """What a trial tests; how far it is, and its last metrics.
-
-    Args:
-        running: the trial.
-        width: of the terminal, in columns.
-        between: what it tests, and how far it is.
-        begins: what it does before its first step.
-    """
+    """What a trial tests; how far it is (what it does before its first step), and its last metrics."""
     if not running.steps:
         done = begins
     else:

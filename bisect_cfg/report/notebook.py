@@ -219,10 +219,6 @@ class StudyReport:
         """
         return figures.figure_of(figures.traces(self._anonymous, metrics), "No run of this study has traced anything.")
 
-    def plot_ranges(self) -> Figure:
-        """Safe ranges on their natural scale: asked for, failed, healthy, recommended."""
-        return figures.figure_of(figures.ranges(self._anonymous), "No range was looked for in this study.", 1)
-
     # -------------------------------------------------------------------------------------------------------- text
 
     def __repr__(self) -> str:
@@ -351,12 +347,6 @@ def factor_frame(
 ) -> pandas.DataFrame:
     """The settings that differ, to be shown: without secrets and names of people.
 
-    Args:
-        levels: name -> good and bad value.
-        guilty: those of a proven cause.
-        suspicion: name -> the probability that it is in a cause, as last weighed.
-        settled: whether there is no cause left to find, so that all others are cleared.
-
     Returns:
         One row a setting: name, good, bad, known ("cause", "cleared", "suspected", or "" where nothing is known),
         suspicion.
@@ -419,13 +409,7 @@ def of_storage(address: str, name: str | None = None) -> StudyReport:
 
 
 def of_function(answer: Answer, trials: Callable[[], list[Trial]], ask: Callable[[Wanted], int]) -> StudyReport:
-    """The report of a study that has no folder.
-
-    Args:
-        answer: without its trials.
-        trials: of its study, as they are now.
-        ask: runs one more trial, and tells its number.
-    """
+    """The report of a study that has no folder: its answer, its trials as they are now, and what runs one more."""
 
     def recorded() -> Recorded:
         return Recorded(None, structs.replace(answer, trials=tuple(trials())))

@@ -142,11 +142,7 @@ class NotebookView(View):
 
 
 class AskedView(NotebookView):
-    """What goes on while a run is made that a reader asked for: that run alone, since the rest was told before.
-
-    Args:
-        wanted: what it is to be.
-    """
+    """What goes on while a run is made that a reader asked for: that run alone, since the rest was told before."""
 
     def __init__(self, wanted: Wanted) -> None:
         super().__init__()

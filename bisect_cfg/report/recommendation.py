@@ -30,12 +30,7 @@ def recommendation_of(found: Findings, issue: KnownIssue | None = None) -> Recom
     """A configuration next to the user's own that trains, what it gives up, and the evidence.
 
     Without the phase that looks for safe values it is the correction that passed most often, which nobody has
-    verified. None if there is nothing to recommend.
-
-    Args:
-        found: by the phases.
-        issue: the known issue behind the failure, if there is one.
-    """
+    verified. None if there is nothing to recommend."""
     report, settings = found.report, found.settings
     if report is None or settings is None:
         return None
@@ -155,12 +150,7 @@ def _changes(known: Configuration, safe: Configuration) -> Changes:
 
 
 def first_of_all(causes: Sequence[Cause], issue: KnownIssue | None) -> str:
-    """What to say before any setting when the trigger is not the fault; "" if there is nothing.
-
-    Args:
-        causes: of the report.
-        issue: the known issue behind the failure.
-    """
+    """What to say before any setting when the trigger is not the fault; "" if there is nothing."""
     if issue is None or not issue.environment:
         return ""
     named = sorted({name for cause in causes for name in cause.levels})

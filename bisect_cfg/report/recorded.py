@@ -75,11 +75,7 @@ class Recorded:
 
 
 def read(folder: Path, storage: str | None = None) -> Recorded:
-    """What a study's folder holds.
-
-    Args:
-        folder: of the study.
-        storage: where the trials are of one that is not finished, if they are elsewhere.
+    """What a study's folder holds. Trials of an unfinished one may be in a storage elsewhere.
 
     Raises:
         InputError: it holds no study, or its answer cannot be read.

@@ -27,12 +27,7 @@ NARROW_INDENT = 2
 
 
 class Hanging:
-    """A text whose lines are indented where a terminal breaks it; where nobody breaks lines it stays one.
-
-    Args:
-        words: the text.
-        rest: columns before its further lines.
-    """
+    """A text whose `rest`, where a terminal breaks it, has so many columns before it; elsewhere it stays one line."""
 
     def __init__(self, words: Text, rest: int) -> None:
         self.words, self.rest = words, rest
@@ -54,11 +49,7 @@ class Hanging:
 
 
 class Cleaned:
-    """A renderable without the control characters that names, values and logs brought into it.
-
-    Args:
-        renderable: anything that rich prints.
-    """
+    """A renderable without the control characters that names, values and logs brought into it."""
 
     def __init__(self, renderable: ConsoleRenderable | str | Hanging) -> None:
         self._renderable = renderable
@@ -94,11 +85,7 @@ class _Clean(RenderHook):
 
 def console(**options: Any) -> Console:
     """A console for reports: no markup and no emoji codes in what is printed (a folder may be called ``my [red] dir``),
-    nothing that a terminal would obey, and plain unbroken lines where nobody looks.
-
-    Args:
-        **options: of `rich.console.Console`.
-    """
+    nothing that a terminal would obey, and plain unbroken lines where nobody looks."""
     # In a notebook's kernel rich would show what is printed on the page, whatever file it is to go to.
     common: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "force_jupyter": False, **options}
     made = Console(**common)
@@ -109,14 +96,7 @@ def console(**options: Any) -> Console:
 
 
 def print_answer(to: Console, answer: Answer, folder: Path | None = None, verbose: bool = False) -> None:
-    """The answer, the cause and what to do last.
-
-    Args:
-        to: the terminal.
-        answer: of the study.
-        folder: of the study, as commands are to name it.
-        verbose: with the lines that only add to it.
-    """
+    """The answer, the cause and what to do last; verbose: with the lines that only add to it."""
     to.print()
     before = ""
     for line in lines_of(answer, folder, program()):

@@ -42,15 +42,8 @@ class Words:
     def change(
         self, name: str, change: Change, names: Collection[str], within: range, flags: Collection[str] = ()
     ) -> bool:
-        """Change a setting, if these words give it; returns whether they do.
-
-        Args:
-            name: of the setting.
-            change: its values, as a command line has them.
-            names: what it may be called.
-            within: the indices of the words that are looked at.
-            flags: all that the parser knows of the setting.
-        """
+        """Change a setting, if these words give it; returns whether they do. Those with an index in `within` are looked
+        at; `flags` is what the parser knows of it."""
         for at in (at for at in reversed(within) if self._now[at]):  # of two the last one counts
             found = self._replaced([word for now in self._now[at : within.stop] for word in now], change, names, flags)
             if found is None:

@@ -58,14 +58,7 @@ def places(path: Path, text: str, change: Change, names: Collection[str]) -> lis
 
 
 def added(path: Path, text: str, values: Configuration, fields: Collection[str]) -> Piece | None:
-    """The piece that adds settings to the mapping that holds most of the training config; None if none does.
-
-    Args:
-        path: of the file.
-        text: of the file.
-        values: of the settings.
-        fields: of the training config.
-    """
+    """The piece that adds settings to the mapping that holds most of the training config; None if none does."""
     content, counts = read(path, text), dict[Keys, int]()
     for keys, _ in items_in(content):
         counts[keys[:-1]] = counts.get(keys[:-1], 0) + (keys[-1] in fields)

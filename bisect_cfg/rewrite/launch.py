@@ -28,12 +28,8 @@ _PROCESSES = ("num_processes", "nproc_per_node", "num_gpus")
 
 
 def spellings(change: Change, several: bool) -> Iterator[tuple[Change, Collection[str]]]:
-    """How launchers and their files spell a setting of the launch: each a change, and what it may be called.
-
-    Args:
-        change: of the setting.
-        several: whether several processes are started afterwards.
-    """
+    """How launchers and their files spell a setting of the launch (after which several processes start, or one): each a
+    change, and what it may be called."""
     name, old, new = change.name.removeprefix(LAUNCH), change.old, change.new
     if change.name == PROCESSES:
         yield Change(name, old, new), _PROCESSES

@@ -16,12 +16,6 @@ def span_in(text: str, place: CellLine, old: str, new: str) -> Span | None:
     """The span that gives some lines of a cell other words; None if the file has these lines otherwise.
 
     Each text that may be these lines is exchanged, and the cells are read again: with the right one only they differ.
-
-    Args:
-        text: of the notebook's file.
-        place: of the first line.
-        old: the lines, as the script has them.
-        new: what they are to be.
     """
     try:
         cells = code_cells(text)

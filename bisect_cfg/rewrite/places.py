@@ -50,13 +50,7 @@ class Places:
 
 
 def places_of(target: Target, settings: Factors, bad_run: Any) -> Places:
-    """Where the settings of a target are written.
-
-    Args:
-        target: of the study.
-        settings: its factors.
-        bad_run: the run of the user's own command (`bisect_cfg.runner.runs.Run`), which tells what it opened.
-    """
+    """Where the settings of a target are written; the run of the user's own command tells what it opened."""
     if not settings.seen:
         return Places(command=target, settings=settings)
     args, traces = settings.capture.args, bad_run.traces

@@ -198,13 +198,7 @@ def _counts(owner: str, own: Collection[str], config: str) -> bool:
 
 
 def _place(gift: _Gift, change: Change, certain: bool) -> Place:
-    """A gift as a place.
-
-    Args:
-        gift: the gift.
-        change: what is looked for.
-        certain: whether nothing else binds its name to what is not written there.
-    """
+    """A gift as a place; certain: nothing else binds its name to what is not written there."""
     node, source = gift.value, gift.source
     while isinstance(node, ast.Call) and _called(node.func) in CONVERSIONS and len(node.args) == 1:
         node = node.args[0]

@@ -22,14 +22,7 @@ TITLE = "Found by bisect-cfg: your configuration with the least change that trai
 
 
 def safe_config(places: Places, changes: Changes, edits: Edits, title: str = TITLE) -> str:
-    """The content of safe_config.yaml.
-
-    Args:
-        places: where the settings of the run are written.
-        changes: of them.
-        edits: that make the changes.
-        title: the first line, a comment.
-    """
+    """The content of safe_config.yaml."""
     told = [f"Besides, where you train: {one.add}" for one in edits.unplaced if one.setting.startswith(PACKAGE)]
     title = "\n# ".join([title, *told])  # what is installed stands in no configuration
     safe = {**places.settings.bad, **{name: change.to for name, change in changes.items()}}
@@ -63,13 +56,7 @@ def _own_file(edits: Edits) -> str | None:
 def safe_yaml(settings: Factors, safe: Configuration, title: str = TITLE) -> str:
     """The user's training config with the recommended values, as a YAML file that TrlParser loads.
 
-    What the training config does not hold (`model.*`, `peft.*`) and what YAML cannot hold is in comments.
-
-    Args:
-        settings: of the script.
-        safe: name -> value, complete.
-        title: the first line, a comment.
-    """
+    What the training config does not hold (`model.*`, `peft.*`) and what YAML cannot hold is in comments."""
     args, comments = settings.capture.args, list[str]()
     values = {name: value for name, value in args.raw.items() if not equal(value, args.defaults.get(name))}
     values |= {name: value for name, value in settings.pins.items() if Name.of(name).space == "args"}

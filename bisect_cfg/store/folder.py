@@ -257,7 +257,7 @@ def lines_of(folder: Path) -> dict[str, str]:
     """What is typed: "own", the user's own command; "bisect", to ask for the study again. Empty if it is not known."""
     try:
         lines = json.loads((folder / "command.json").read_text())["lines"]
-        return {name: lines[name] for name in ("own", "bisect") if isinstance(lines[name], str)}
+        return {name: lines[name] for name in ("own", "bisect") if lines[name] and isinstance(lines[name], str)}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

@@ -78,7 +78,7 @@ def test_python_with_a_configuration_file(tool):
     ended = subprocess.run(command, shell=True, cwd=tool.folder, capture_output=True, text=True)
     assert json.loads(given)["x"] == [2] and "Unknown level: 'LOUD'" in ended.stderr, told
     line = shlex.split(told.rpartition("```sh")[2].splitlines()[2])
-    assert line[2:] == [*sides, "--no-recommend", "--", sys.executable, "check.py", "{config}"]
+    assert line[2:] == ["--no-recommend", *sides, "--", sys.executable, "check.py", "{config}"]
 
 
 def test_the_study_of_openrlhf(tool):

@@ -16,7 +16,6 @@ from bisect_cfg.cli import cli
 from bisect_cfg.kinds import COUNT, FILE, FOLDER
 from bisect_cfg.options import OF_BISECTIONS, OPTIONS, Options, options_of
 from bisect_cfg.store.folder import write_command
-from bisect_cfg.targets.template import FORMATS
 
 LINES = (
     "studies/x.py --good bf16=false --good g.yaml --only beta --exclude lr --pin seed=1 --failure any "
@@ -39,14 +38,6 @@ def parsed(line: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, tuple[str, 
     with pytest.raises(SystemExit):
         cli.main(shlex.split(line), standalone_mode=False)
     return tuple(given)
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_what_was_typed_can_be_typed_again(line, monkeypatch):
-    asked = parsed(f"bisect {line}", monkeypatch)
-    again = api.typed(*asked)
-    assert parsed(again.removeprefix("bisect-cfg "), monkeypatch) == asked
-    assert len(again.split()) == len(line.split()) + 2, "each flag as it was, and no other"
 
 
 def test_every_option_is_typed_above():
@@ -76,10 +67,6 @@ def test_keyword_arguments_are_completed_and_misspelled_ones_suggested(tmp_path,
     with pytest.raises(TypeError, match=r"has no option lr$"):
         bisect_cfg.bisect("train.py", lr=3)
     assert dir(bisect_cfg) == ["Bisection", "Outcome", "TrialResult", "bisect", "load"]
-
-
-def test_the_table_names_what_there_is():
-    assert OPTIONS["config_format"].kind.completes == FORMATS
 
 
 def test_options_come_back_from_a_study(tmp_path):

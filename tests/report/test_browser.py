@@ -142,25 +142,20 @@ def test_what_names_bring_along_is_text(opened: Opened) -> None:
     assert opened.said == [] and len(opened.asked) == 1
 
 
-def test_a_large_study_is_drawn_whole_and_its_other_trials_when_asked_for(opened: Opened, tmp_path: Path) -> None:
+def test_a_large_study_is_drawn_whole(opened: Opened, tmp_path: Path) -> None:
     page = opened.page
     (tmp_path / "report.html").write_text(html_of(read(large.study(tmp_path, 60, 10, factors=12))))
     page.goto((tmp_path / "report.html").as_uri())
     page.wait_for_selector("html[data-drawn]", state="attached")
     names = page.locator("[data-plot]").evaluate_all("all => all.map(one => one.dataset.plot)")
-    assert names == ["suspicion", *(f"trace-{number}" for number in range(8)), "range-0"]
+    assert names == ["suspicion", *(f"trace-{number}" for number in range(8))]
     assert page.get_attribute("html", "data-drawn") == str(len(names))
-    lines = page.locator("#trace-0 .scatterlayer .trace")
-    few = lines.count()
-    page.locator("#others").focus()
-    page.keyboard.press("Space")
-    lines.nth(few).wait_for(state="attached")
     assert opened.said == [] and len(opened.asked) == 2
 
 
 def test_the_figures_of_a_notebook_are_drawn(opened: Opened, tmp_path: Path) -> None:
     report = bisect_cfg.load(large.study(tmp_path, 30, 6, factors=5))
-    plots = (report.plot_matrix, report.plot_suspicion, report.plot_traces, report.plot_ranges)
+    plots = (report.plot_matrix, report.plot_suspicion, report.plot_traces)
     parts = [plot().to_html(full_html=False, include_plotlyjs=plot is plots[0]) for plot in plots]
     (tmp_path / "cells.html").write_text("<meta charset=utf-8>" + "".join(parts))
     page = opened.page

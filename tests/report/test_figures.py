@@ -42,16 +42,6 @@ def test_the_trials_that_the_answer_rests_on_are_drawn(recorded: Recorded) -> No
     assert {line["meta"] for plot in figures.traces(none) for line in plot.data} <= {"evidence", "failing"}
 
 
-def test_a_range_has_what_was_asked_for_and_seen(recorded: Recorded) -> None:
-    (plot,) = figures.ranges(recorded)
-    assert {row[0]: row[1] for row in plot.rows} == {
-        "failed": "0.15", "healthy": "0.17", "recommended": "0.18", "good": "0.2", "asked for": "0.1",
-    }  # fmt: skip
-    healthy, unhealthy = plot.layout["shapes"]
-    assert healthy["fillcolor"] == figures.PASS and unhealthy["fillcolor"] == figures.FAIL
-    assert "logarithmic" in plot.note
-
-
 def test_the_matrix_has_each_level(recorded: Recorded) -> None:
     html = page(recorded)
     assert "trial matrix" in html.lower() and html.count('class="guilty"') == 2
