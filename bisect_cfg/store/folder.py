@@ -8,8 +8,7 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from sqlalchemy.exc import DatabaseError, SQLAlchemyError
@@ -51,9 +50,6 @@ def check_entries(folder: Path) -> None:
     A folder that somebody else made can hold a link to a file of the user's, which would be written through, or a
     pipe, on which a reader waits for ever. Below a trial's folder the files are the script's own business: they are
     only written into folders that are made anew.
-
-    Raises:
-        InputError: something is a link, a pipe or a device.
     """
     for place in (folder, folder / "trials", folder / "server"):
         try:
@@ -74,39 +70,37 @@ def check_entries(folder: Path) -> None:
             )
 
 
-@dataclass(frozen=True)
-class Studied:
-    """What a study is of, and how it is opened."""
-
-    target: Target  # what is bisected
-    options: JsonObject  # those that change what the trials mean; kept with the study and compared when it is resumed
-    # name -> version of what the script may train with, None for what is not installed; another version is another
-    # study
-    libraries: Mapping[str, str | None] = field(default_factory=dict)
-    gpus: Sequence[str] = ()  # names of the GPUs here
-    storage: str | None = None  # address of the storage for the trials; None for a database in the folder
-    restart: bool = False  # put an old study aside and begin anew
-
-
 @contextlib.contextmanager
 def open_study(
-    studied: Studied, folder: Path | None, written: Callable[[Path], Iterable[str]] = lambda folder: ()
+    target: Target,
+    now: State,
+    folder: Path | None,
+    *,
+    storage: str | None = None,
+    restart: bool = False,
+    written: Callable[[Path], Iterable[str]] = lambda folder: (),
 ) -> Iterator[tuple[Path, State, Store]]:
-    """Open or make the study folder (None for the default); it is locked while we work in it, and we are the one writer
-    of the store. A folder that is refused stays as it was. What the runs of a study have `written` is asked only where
-    an input is not what it was.
+    """Open or make the folder of a study; it is locked while we work in it, and we are the one writer of the store. A
+    folder that is refused stays as it was.
+
+    Args:
+        target: what is bisected.
+        now: what a study that begins here rests on. In one that goes on it must still be so.
+        folder: None for the default.
+        storage: address of the storage for the trials; None for a database in the folder.
+        restart: whether an old study is put aside.
+        written: what the runs of a study have written, asked only where an input is not what it was.
 
     Raises:
         InputError: not writable, of another script, changed since, or in use.
     """
-    target = studied.target
     folder = (folder or default_folder(target)).absolute()
     with contextlib.ExitStack() as held:
         try:
             if folder.exists() and not folder.is_dir():
                 raise InputError(f"{folder} is a file, not a folder.", "Name another folder with --study.")
-            _check_ours(folder, target, studied.restart)
-            if studied.restart and any((folder / name).exists() for name in (STATE_FILE, EARLIER_FILE)):
+            _check_ours(folder, target, restart)
+            if restart and any((folder / name).exists() for name in (STATE_FILE, EARLIER_FILE)):
                 with _at_work(folder):  # the old study is another script's, perhaps, or somebody works in it
                     _check_ours(folder, target, restart=True)
                     beside = (folder.with_name(f"{folder.name}.old-{i}") for i in itertools.count(1))
@@ -122,11 +116,12 @@ def open_study(
             ) from None
         state = read_state(folder)
         if state is None:
-            gpus = sorted(set(studied.gpus))
-            state = State(target.identity(), dict(studied.options), dict(studied.libraries), gpus)
+            state = now
             state.save(folder)
-        store = _open_store(folder, state, studied)
-        _check_unchanged(folder, state, studied, store, written)
+        store = _open_store(folder, state, storage, target.name)
+        if changed_files(target, state):
+            state.written = sorted({*state.written, *written(folder)})
+        _check_unchanged(folder, state, now, target, store)
         try:
             held.enter_context(store.alive())
         except StudyHeld as error:
@@ -134,13 +129,8 @@ def open_study(
         yield folder, state, store
 
 
-def _open_store(folder: Path, state: State, studied: Studied) -> Store:
-    """The store of a study, in its folder or where the user wants it.
-
-    Raises:
-        InputError: it cannot be opened.
-    """
-    address, name = studied.storage, studied.target.name
+def _open_store(folder: Path, state: State, address: str | None, name: str) -> Store:
+    """The store of a study, in its folder or where the user wants it."""
     try:
         if not address:
             return Store((), sqlite_storage(folder / "study.db"), name)
@@ -157,11 +147,7 @@ def _open_store(folder: Path, state: State, studied: Studied) -> Store:
 
 def _check_ours(folder: Path, target: Target, restart: bool = False) -> None:
     """See, without touching anything, that a folder is free or holds a study of this target; one of an earlier version
-    only where it is to be put aside.
-
-    Raises:
-        InputError: it is not.
-    """
+    only where it is to be put aside."""
     if not folder.is_dir() or (restart and (folder / EARLIER_FILE).is_file()):
         return
     check_entries(folder)
@@ -198,19 +184,10 @@ def is_at_work(folder: Path) -> bool:
     return is_locked(folder / "lock")
 
 
-def _check_unchanged(
-    folder: Path, state: State, studied: Studied, store: Store, written: Callable[[Path], Iterable[str]]
-) -> None:
+def _check_unchanged(folder: Path, state: State, now: State, target: Target, store: Store) -> None:
     """See that what the trials rest on is what it was. The good side may still change while there is no trial but the
-    first run.
-
-    Raises:
-        InputError: it is not.
-    """
-    target = studied.target
-    if changed_files(target, state):
-        state.written = sorted({*state.written, *written(folder)})
-    changed = changes(state, target, studied.options, studied.libraries, studied.gpus)
+    first run."""
+    changed = changes(state, now, target)
     if not changed:
         return
     only_reproduced = all(trial.user_attrs.get("purpose") == Purpose.BAD_BASELINE for trial in store.trials())
@@ -220,7 +197,7 @@ def _check_unchanged(
             "about the new state.",
             "Start over with --restart (the old study is kept beside it), or name another folder with --study DIR.",
         )
-    state.target, state.options = target.identity(), dict(studied.options)
+    state.target, state.options = now.target, now.options
     state.save(folder)
 
 
@@ -263,11 +240,7 @@ def lines_of(folder: Path) -> dict[str, str]:
 
 
 def read_command(folder: Path) -> JsonObject:
-    """How the study was last asked for.
-
-    Raises:
-        InputError: it is no study, or one that was never finished.
-    """
+    """How the study was last asked for. `InputError` where it is no study, or one that was never finished."""
     check_entries(folder)
     try:
         (folder / "result.json").stat()

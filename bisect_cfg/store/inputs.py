@@ -18,7 +18,7 @@ from typing import Protocol
 
 from bisect_cfg.common.cells import SUFFIX, code_cells
 from bisect_cfg.common.fingerprint import packages_of
-from bisect_cfg.common.json_files import JsonObject, digest
+from bisect_cfg.common.json_files import digest
 from bisect_cfg.errors import InputError, InputsChanged, flag_of
 from bisect_cfg.probe.protocol import InputPlaces, Opened
 from bisect_cfg.store.state import State, TargetIdentity
@@ -107,26 +107,23 @@ def check_target(folder: Path, state: State, target: Target) -> None:
         )
 
 
-def changes(
-    state: State, target: Target, options: JsonObject, libraries: Mapping[str, str | None], gpus: Sequence[str]
-) -> dict[str, str]:
+def changes(before: State, now: State, target: Target) -> dict[str, str]:
     """What is not what it was, in words -> the name of its option (or `GOOD_FILE`; "" for the rest)."""
-    theirs, ours = state.target, target.identity()
+    theirs, ours = before.target, now.target
     known = {str(target.path): f"the script {target.path}", str(target.good_file): "the good file"}
-    changed = [known.get(path, f"the file {path}") for path in changed_files(target, state)]
+    changed = [known.get(path, f"the file {path}") for path in changed_files(target, before)]
     if (theirs["good_file_hash"] is None) != (ours["good_file_hash"] is None):
         changed.append("the good file")
     if theirs["folder"] != ours["folder"]:
         changed.append(f"the folder it is started in ({theirs['folder']} -> {ours['folder']})")
     if theirs["python"] != ours["python"]:
         changed.append(f"the interpreter ({theirs['python']} -> {ours['python']})")
-    changed += changed_versions(state, libraries)
-    here = sorted(set(gpus))
-    if here and state.gpus and here != state.gpus:
-        changed.append(f"the GPU ({', '.join(state.gpus)} -> {', '.join(here)})")
+    changed += changed_versions(before, now.libraries)
+    if now.gpus and before.gpus and now.gpus != before.gpus:
+        changed.append(f"the GPU ({', '.join(before.gpus)} -> {', '.join(now.gpus)})")
     found = {text: GOOD_FILE if text == "the good file" else "" for text in changed}
-    before = state.options  # some are there only where they are given
-    names = (name for name in {**before, **options} if before.get(name) != options.get(name))
+    # some options are there only where they are given
+    names = (name for name in {**before.options, **now.options} if before.options.get(name) != now.options.get(name))
     return found | {flag_of(name): name for name in names}
 
 

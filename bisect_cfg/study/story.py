@@ -21,7 +21,8 @@ from bisect_cfg.probe import machine
 from bisect_cfg.report.events import Listener, Wanted
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.runs import written_by_runs
-from bisect_cfg.store.folder import Studied, open_study
+from bisect_cfg.store.folder import open_study
+from bisect_cfg.store.state import State
 from bisect_cfg.study.begin import begin
 from bisect_cfg.study.data_rows import find_rows
 from bisect_cfg.study.factors import find_factors
@@ -60,15 +61,15 @@ def bisect(
     """
     started = time.monotonic()
     environment = _environment_of(target)
-    studied = Studied(target, options.identity(), storage=options.storage, restart=options.restart)
+    now = State(target.identity(), options.identity())
     if target.probed:
-        installed, gpus = environment.get("packages", {}), environment.get("gpus") or ()
-        libraries = {name: installed.get(name) for name in LIBRARIES}
-        studied = replace(studied, libraries=libraries, gpus=[gpu["name"] for gpu in gpus])
-    with (
-        open_study(studied, options.study, written_by_runs) as (folder, state, store),
-        _written(target, folder) as target,
-    ):
+        installed = environment.get("packages", {})
+        now.libraries = {name: installed.get(name) for name in LIBRARIES}
+        now.gpus = sorted({gpu["name"] for gpu in environment.get("gpus") or ()})
+    opened = open_study(
+        target, now, options.study, storage=options.storage, restart=options.restart, written=written_by_runs
+    )
+    with opened as (folder, state, store), _written(target, folder) as target:
         begun(folder)
         study = Study(target, options, listener, folder, state, store, environment=environment, wanted=wanted)
         with contextlib.closing(study):

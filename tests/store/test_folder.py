@@ -10,7 +10,7 @@ from targets import Target
 from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.errors import InputError
 from bisect_cfg.store.encoding import QUESTION
-from bisect_cfg.store.folder import Studied, default_folder, is_at_work, open_study
+from bisect_cfg.store.folder import default_folder, is_at_work, open_study
 from bisect_cfg.store.state import State, read_state
 from bisect_cfg.store.store import Store
 
@@ -21,8 +21,9 @@ def target(tmp_path, monkeypatch) -> Target:
     return Target(tmp_path)
 
 
-def opened(target, folder=None, written=(), **studied):
-    return open_study(Studied(target, studied.pop("options", {}), **studied), folder, lambda folder: written)
+def opened(target, folder=None, written=(), storage=None, restart=False, **now):
+    now = State(target.identity(), **{"options": {}, **now})
+    return open_study(target, now, folder, storage=storage, restart=restart, written=lambda folder: written)
 
 
 def refused(target, folder, *words: str, **studied) -> None:
@@ -78,7 +79,7 @@ def test_a_shared_storage_has_one_study_for_each_folder(target, tmp_path) -> Non
 @pytest.mark.parametrize("name", ["s", "a?b#c", "{x} 100%20 ~", "a:b@c"])
 def test_a_study_goes_on_as_it_was_begun(target, tmp_path, name: str) -> None:
     same = {"options": {"only": []}, "libraries": {"trl": "1"}}
-    with opened(target, tmp_path / name, gpus=["B", "A", "A"], **same) as (folder, begun, store):
+    with opened(target, tmp_path / name, gpus=["A", "B"], **same) as (folder, begun, store):
         assert begun == State(target.identity(), {"only": []}, {"trl": "1"}, ["A", "B"])
         run(store, Purpose.BAD_BASELINE)
     with opened(target, folder, **same) as (_, again, store):

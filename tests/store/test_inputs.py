@@ -66,7 +66,7 @@ def test_what_has_changed_is_said(tmp_path, change, said) -> None:
     target = Target(tmp_path)
     state = state_of(target, libraries=dict(VERSIONS), gpus=[], read={}, written=[])
     change(tmp_path, state)
-    found = changes(state, target, {"only": []}, {"trl": "1.16"}, ["H200"])
+    found = changes(state, state_of(target, libraries={"trl": "1.16"}, gpus=["H200"]), target)
     assert list(found) == [text.format(folder=tmp_path) for text in said]
 
 
@@ -80,7 +80,7 @@ versions = st.dictionaries(st.sampled_from(["trl", "torch", "peft"]), st.none() 
 def test_options_and_versions_are_the_same_or_named(tmp_path_factory, then, now, had, has) -> None:
     """One that is left out has changed as one that is added."""
     target = Target(tmp_path_factory.mktemp("target"))
-    found = changes(state_of(target, options=then, libraries=had), target, now, has, [])
+    found = changes(state_of(target, options=then, libraries=had), state_of(target, options=now, libraries=has), target)
     assert {name for name in found.values() if name} == {
         name for name in {*then, *now} if then.get(name) != now.get(name)
     }
@@ -166,4 +166,4 @@ def test_what_somebody_edited_is_refused_in_words(tmp_path_factory, data) -> Non
         assert str(folder / STATE_FILE) in error.message and error.advice
     else:  # then it can be worked with
         assert msgspec.to_builtins(found) == whole
-        changes(found, target, {}, {}, [])
+        changes(found, state_of(target), target)
