@@ -20,12 +20,8 @@ import threading
 import time
 from typing import Any, TextIO
 
-PAUSE_SECONDS = 0.5
-"""Before an actor that is unavailable, or whose site has ended, is asked again; twice as long each time, until a site
-has said something."""
-
-MOST_DOUBLED = 6
-"""So often it is doubled."""
+PAUSE_SECONDS = 1.0
+"""Before an actor that is unavailable, or whose site has ended, is asked again."""
 
 SETTLE_SECONDS = 20.0
 """After the first site is up, so long the others may take before it is said that no more are expected."""
@@ -161,8 +157,7 @@ class Holder:
     def _hold(self, number: int) -> None:
         """Keep a site up in a slot, and say what it says."""
         errors = self._ray.exceptions
-        actor, times = self._new(), 0
-        self._actors[number] = actor
+        actor = self._actors[number] = self._new()
         while not self._closing.is_set():
             try:
                 node, devices = self._ray.get(actor.start.remote(bool(self._gpus)))
@@ -170,7 +165,6 @@ class Holder:
                 jobs = min(self.slots, self._room.get(node, 1))
                 self.say(op="up", slot=number, node=self._name(node), devices=devices, jobs=jobs)
                 while (lines := self._ray.get(actor.read.remote())) is not None:
-                    times = 0
                     for line in lines:
                         self.say(op="line", slot=number, line=line)
                 why = "its site has ended"
@@ -179,8 +173,7 @@ class Holder:
                 if isinstance(error, errors.ActorDiedError):
                     actor = self._actors[number] = self._new()
             self.say(op="down", slot=number, why=why)
-            time.sleep(PAUSE_SECONDS * 2 ** min(times, MOST_DOUBLED))
-            times += 1
+            time.sleep(PAUSE_SECONDS)
 
     def _pass_on(self, number: int) -> None:
         """Pass lines on to the site of a slot, in their order: an actor with several threads keeps none."""

@@ -462,6 +462,7 @@ class SiteEngine:
                 self._unused[one.node] = unlike
             else:
                 self._nodes.add(one.node)
+                self._unused.pop(one.node, None)
             self._hand_out()
         elif op == "progress" and attempt is not None and message["name"] == attempt.plan.name:
             attempt.rows += message["rows"]

@@ -13,9 +13,9 @@ later run is the same hang if its stacks stand where one hung and none paused, f
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-import os
 import sys
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -103,8 +103,7 @@ class Silence:
             now: of a monotonic clock.
             written: changes with every event and metric row.
             beat: the count of heartbeats, and the name of the phase, "" for none.
-            training: whether training has begun.
-            steps: optimizer steps seen.
+            training, steps: whether training has begun, and optimizer steps seen.
         """
         self.seconds += 0.0 if self._looked is None else min(now - self._looked, LOOK_SECONDS)
         self._looked = now
@@ -177,11 +176,8 @@ def heartbeat_in(folder: Path) -> tuple[int, str]:
 
     The file is read, not mapped, so that nothing the run does to it can harm the tool.
     """
-    try:
-        handle = os.open(folder / HEARTBEAT_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(handle, "rb", buffering=0) as stream:
-            data = stream.read(HEARTBEAT_SIZE) or b""
-    except OSError:
-        return 0, ""
+    data = b""
+    with contextlib.suppress(OSError), open(folder / HEARTBEAT_FILE, "rb", buffering=0) as stream:
+        data = stream.read(HEARTBEAT_SIZE) or b""
     name = data[HEARTBEAT_NAME].rstrip(b"\0").decode("ascii", "replace")
     return int.from_bytes(data[:8], sys.byteorder), name if name.isascii() and name.isprintable() else ""

@@ -19,18 +19,7 @@ from bisect_cfg.common.configuration import Name
 from bisect_cfg.common.failures import signature as signatures
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.text import clean, normalise, plain
-from bisect_cfg.probe.protocol import (
-    ORDERS_FILE,
-    ConfigInvalid,
-    ConfigResolved,
-    NonFiniteParameters,
-    OriginRefused,
-    OtherSchedule,
-    Raised,
-    TooShort,
-    TrainEnd,
-    Unwatched,
-)
+from bisect_cfg.probe import protocol
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.runner.checkpoints import in_words
 from bisect_cfg.runner.ranks import Rank, differences, only_noticed, ranks_of
@@ -80,7 +69,7 @@ def observe(traces: Traces, ending: Ending) -> Observation:
     """
     rows, begun, log = traces.metrics.rows, traces.begun, traces.folder / "log.txt"
     several = ranks_of(traces)
-    if several and traces.event(Unwatched) is None:
+    if several and traces.event(protocol.Unwatched) is None:
         death = _death_of_several(several, log, ending)
         begun = begun or next((row for rank in several if (row := rank.traces.begun)), None)
     else:
@@ -90,7 +79,7 @@ def observe(traces: Traces, ending: Ending) -> Observation:
     blamed = next((rank.traces for rank in several if rank.number == death.rank), traces)
     seen = replace(
         death,
-        ended=_ended(death, traces.event(TrainEnd)),
+        ended=_ended(death, traces.event(protocol.TrainEnd)),
         steps=len(blamed.metrics.rows),
         seconds=ending.seconds,
         trained=begun is not None,
@@ -108,15 +97,15 @@ def _says_nothing(message: str) -> Observation:
 def _not_handed_over(processes: Sequence[Traces]) -> list[str]:
     """The script's own settings that a run was to have and its script has not got."""
     try:
-        orders = json.loads((processes[0].folder / ORDERS_FILE).read_text())["request"]["overrides"]
+        orders = json.loads((processes[0].folder / protocol.ORDERS_FILE).read_text())["request"]["overrides"]
     except (OSError, ValueError, KeyError):
         return []
-    told = [event for traces in processes for event in traces.all(ConfigResolved) if event.kind == "script"]
+    told = [event for traces in processes for event in traces.all(protocol.ConfigResolved) if event.kind == "script"]
     handed = {Name("script", key).full for event in told for key in event.values}
     return [name for name in orders if Name.of(name).space == "script" and name not in handed]
 
 
-def _ended(death: Observation, end: TrainEnd | None) -> Ended:
+def _ended(death: Observation, end: protocol.TrainEnd | None) -> Ended:
     if death.died is not None:
         return Ended.FAILURE
     if end is None:
@@ -145,7 +134,7 @@ def _death_of_several(ranks: Sequence[Rank], log: Path, ending: Ending) -> Obser
         alike = [one for one in found if (one.died, one.message) == (first.died, first.message)]
         return replace(first, rank=None) if first.non_finite_at and len(alike) == len(ranks) > 1 else first
     code = ending.exit_code
-    if code and not any(rank.traces.event(TrainEnd) for rank in ranks):
+    if code and not any(rank.traces.event(protocol.TrainEnd) for rank in ranks):
         return Observation(signatures.from_exit(code, log), message=f"the launcher ended with status {code}")
     return Observation()
 
@@ -166,10 +155,10 @@ def _death(traces: Traces, log: Path, ending: Ending) -> Observation:
         return refused
     begun, rows = traces.begun is not None, traces.metrics.rows
     well = begun and traces.completed is not None  # no failure, whatever comes after the last training
-    raised, end = traces.event(Raised), traces.event(TrainEnd)
+    raised, end = traces.event(protocol.Raised), traces.event(protocol.TrainEnd)
     if well or (raised is not None and end is not None and not raised.final):  # one that the script only showed
         raised = None
-    weights = traces.event(NonFiniteParameters)
+    weights = traces.event(protocol.NonFiniteParameters)
     if weights is not None:
         after = f"{raised.type}: {_line(raised.message)}" if raised else ""
         at = max(weights.step - traces.before, 1)  # as the rows count
@@ -183,7 +172,7 @@ def _death(traces: Traces, log: Path, ending: Ending) -> Observation:
         frames = [(path, function) for path, _, function in raised.frames]
         found = signatures.from_exception(raised.type, raised.message, frames, log)
         return Observation(found, message=f"{raised.type}: {_line(raised.message)}")
-    end = TrainEnd(len(rows)) if well else end
+    end = protocol.TrainEnd(len(rows)) if well else end
     if end is not None:
         if end.steps == 0 and not rows:
             return Observation(Signature("no-steps"), message="training ended without a single optimizer step")
@@ -205,9 +194,13 @@ def _death(traces: Traces, log: Path, ending: Ending) -> Observation:
 
 def _refused(traces: Traces) -> Observation | None:
     """Why a run says nothing about any failure: it could not be watched, or could not begin as planned."""
-    unwatched, refused, short = traces.event(Unwatched), traces.event(OriginRefused), traces.event(TooShort)
-    invalid = traces.event(ConfigInvalid) if traces.begun is None else None
-    other = traces.event(OtherSchedule)
+    unwatched, refused, short = (
+        traces.event(protocol.Unwatched),
+        traces.event(protocol.OriginRefused),
+        traces.event(protocol.TooShort),
+    )
+    invalid = traces.event(protocol.ConfigInvalid) if traces.begun is None else None
+    other = traces.event(protocol.OtherSchedule)
     if unwatched is not None:
         message = f"{unwatched.command} loaded torch where nothing could watch it, and was ended"
         return Observation(Signature(UNWATCHED), message=message)

@@ -7,15 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bisect_cfg.common.configuration import Configuration, Purpose
-from bisect_cfg.probe.protocol import (
-    CheckpointOrders,
-    Encoded,
-    FailingData,
-    InputPlaces,
-    InstrumentOrders,
-    Origin,
-    Targets,
-)
+from bisect_cfg.probe import protocol
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Standard
@@ -50,8 +42,8 @@ class Plan:
     start: str | None = None  # None: the one that trials take now
     stop: StopRule = StopRule.FAILURE
     least_seconds: float = 0.0  # of training, which it makes even after `steps`
-    checkpoints: CheckpointOrders | None = None  # how it saves checkpoints for us
-    instruments: InstrumentOrders | None = None  # what to find out besides
+    checkpoints: protocol.CheckpointOrders | None = None  # how it saves checkpoints for us
+    instruments: protocol.InstrumentOrders | None = None  # what to find out besides
     exchanged: Mapping[int, int] | None = None  # dataset row -> the one in its place; else the longest row is measured
     max_seconds: float | None = None  # after so long it is ended as too costly,
     max_step_seconds: float | None = None  # or by the pace of its first `PACE_STEPS` steps
@@ -62,11 +54,11 @@ class Plan:
 
     # What the trials of a study have in common.
     standard: Standard = Standard()  # what it is held against while it goes on
-    overrides: Mapping[str, Encoded] | None = None  # what the probe changes; None: what `configuration` means
-    targets: Targets | None = None  # which objects it changes; None: those of the study's settings
-    origin: Origin | None = None  # where the training begins; None: at its beginning
-    failing: FailingData | None = None  # what it takes of its data before all else
-    opened: InputPlaces | None = None  # where it is noted which files are opened
+    overrides: Mapping[str, protocol.Encoded] | None = None  # what the probe changes; None: what `configuration` means
+    targets: protocol.Targets | None = None  # which objects it changes; None: those of the study's settings
+    origin: protocol.Origin | None = None  # where the training begins; None: at its beginning
+    failing: protocol.FailingData | None = None  # what it takes of its data before all else
+    opened: protocol.InputPlaces | None = None  # where it is noted which files are opened
     requirements: Sequence[str] | None = None  # lines of a requirements file; None: the user's environment
     work: float = 1.0  # how much longer its steps are expected to take than those of the good configuration
     repeats: bool = False  # whether it runs the bad configuration, of which it is known how it hangs

@@ -61,17 +61,11 @@ def only_noticed(exit_code: int | None, message: str) -> bool:
 
 @dataclass
 class Rank:
-    """One of the processes of a run.
+    """One of the processes of a run."""
 
-    Attributes:
-        number: as the launcher counts.
-        traces: what it wrote.
-        code: how it ended, as `subprocess` has it; None while that is not known.
-    """
-
-    number: int
+    number: int  # as the launcher counts
     traces: Traces
-    code: int | None = None
+    code: int | None = None  # how it ended, as `subprocess` has it; None while that is not known
 
     @property
     def pid(self) -> int | None:
@@ -101,16 +95,12 @@ class Rank:
 
 
 class Ranks:
-    """The processes of one run, as far as they have reported to exist. The caller reads `traces`, of the run's folder.
-
-    Attributes:
-        world: how many there are to be.
-    """
+    """The processes of one run, as far as they have reported to exist. The caller reads the traces of its folder."""
 
     def __init__(self, traces: Traces) -> None:
         self._folder = traces.folder
         self._known = {0: Rank(0, traces)}
-        self.world = 1
+        self.world = 1  # how many there are to be
         self._gone: dict[int, float] = {}  # rank -> when its process was first seen gone
         self._noticed: float | None = None  # when the first one died of another's absence, or was cut short
 
@@ -206,19 +196,12 @@ def died_of(folder: Path) -> int | None:
 
 @dataclass(frozen=True)
 class FirstLaunch:
-    """What a launcher started in the first run: enough to fork the same processes from a server.
+    """What a launcher started in the first run: enough to fork the same processes from a server."""
 
-    Attributes:
-        words: command line of the processes.
-        given: environment variables that each got, by rank.
-        typed: how many processes the user's command starts.
-        several: whether in some trials several processes train together.
-    """
-
-    words: tuple[str, ...]
-    given: tuple[Mapping[str, str], ...]
-    typed: int
-    several: bool = False
+    words: tuple[str, ...]  # command line of the processes
+    given: tuple[Mapping[str, str], ...]  # environment variables that each got, by rank
+    typed: int  # how many processes the user's command starts
+    several: bool = False  # whether in some trials several processes train together
 
     @property
     def shared(self) -> dict[str, str]:

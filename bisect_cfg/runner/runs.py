@@ -12,14 +12,7 @@ from bisect_cfg.common.cells import with_cells
 from bisect_cfg.common.configuration import Purpose, Value
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.protocol import (
-    EVENTS_FILE,
-    IN_EACH_TRAINING,
-    FailingData,
-    Opened,
-    PlannedSteps,
-    StepRows,
-)
+from bisect_cfg.probe import protocol
 from bisect_cfg.runner.hang import Place
 from bisect_cfg.runner.observe import observe, observe_command
 from bisect_cfg.runner.ranks import ranks_of
@@ -78,28 +71,28 @@ class Run:
         return self.folder, self.traces
 
     @functools.cached_property
-    def taken(self) -> list[list[StepRows]]:
+    def taken(self) -> list[list[protocol.StepRows]]:
         """The rows that each of its processes took."""
         traces = [rank.traces for rank in ranks_of(self.traces)] or [self.traces]
-        return [one.all(StepRows) for one in traces]
+        return [one.all(protocol.StepRows) for one in traces]
 
     @property
-    def evaluating(self) -> list[StepRows]:
+    def evaluating(self) -> list[protocol.StepRows]:
         """The rows of the evaluation set that its processes were at when it died; [] if it did not die of them."""
         last = [next((event for event in reversed(events) if event.evaluated), None) for events in self.taken]
         return [event for event in last if event is not None and event.rows and self.seen.died is not None]
 
-    def data_after(self, begun: int) -> FailingData | None:
+    def data_after(self, begun: int) -> protocol.FailingData | None:
         """What it took from a step of the training to the one at which it failed; None if it did not fail, or began
         later than that."""
         failed, shown = self.shown.step_of_training, self.shown
         if shown.signature is None or failed is None or begun < self.seen.before:
             return None
-        evaluating, planned = bool(self.evaluating), self.traces.event(PlannedSteps)
+        evaluating, planned = bool(self.evaluating), self.traces.event(protocol.PlannedSteps)
         steps = max(failed - begun - evaluating, 1)
         events = sorted((event for events in self.taken for event in events), key=lambda event: event.step)
         rows = [row for event in events if begun < event.step <= failed and not event.evaluated for row in event.rows]
-        return FailingData(
+        return protocol.FailingData(
             [] if shown.silent else list(dict.fromkeys(rows)),
             steps,
             None if planned is None else planned.intake,
@@ -189,10 +182,10 @@ def load_run(study: Path, name: int | str) -> Run | None:
 def written_by_runs(study: Path) -> set[str]:
     """What the runs of a study folder wrote, those too during which the tool was killed."""
     written: set[str] = set()
-    for path in (study / "trials").glob(f"*/{EVENTS_FILE}"):
+    for path in (study / "trials").glob(f"*/{protocol.EVENTS_FILE}"):
         traces = Traces(path.parent)
         traces.read()
-        written |= {row.path for row in traces.all(Opened) if row.mode == "w"}
+        written |= {row.path for row in traces.all(protocol.Opened) if row.mode == "w"}
     return written
 
 
@@ -228,7 +221,7 @@ class Pauses:
         if ending.exit_code == 0:
             self.passing = max(self.passing or 0.0, ending.longest_silence)
             if ending.steps:
-                for name in IN_EACH_TRAINING:  # too short to be seen, perhaps
+                for name in protocol.IN_EACH_TRAINING:  # too short to be seen, perhaps
                     self.phases.setdefault(name, 0.0)
         for name, seconds in ending.phases.items():
             self.phases[name] = max(self.phases.get(name, 0.0), seconds)

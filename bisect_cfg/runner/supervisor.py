@@ -42,16 +42,12 @@ class SupervisorKilled(InputError):
 
 
 class Run:
-    """One or several first processes, and everything that descends from them. Thread-safe.
-
-    Attributes:
-        pids: the first processes; each leads its own process group.
-        codes: process id -> exit code as in `subprocess`, of those that have ended.
-        lost: whether the server that it was forked from is gone, so that its exit codes say nothing.
-    """
+    """One or several first processes, and everything that descends from them. Thread-safe."""
 
     def __init__(self, supervisor: Supervisor, number: int, folder: Path | None) -> None:
-        self.pids, self.codes, self.lost = list[int](), dict[int, int](), False
+        self.pids = list[int]()  # the first processes; each leads its own process group
+        self.codes = dict[int, int]()  # process id -> exit code as in `subprocess`, of those that have ended
+        self.lost = False  # whether the server that it was forked from is gone, so that its exit codes say nothing
         self._supervisor, self._number, self._folder = supervisor, number, folder
         self._changed = threading.Condition()
         self._ended = False  # nothing of it is left
@@ -145,14 +141,10 @@ class Supervisor:
         watched: whether started processes are expected to have a probe; then a run that loads torch without is ended.
         call: what to run instead of programs: a function of the message and of a descriptor for the answer. Then the
             supervisor is forked from this process, as it is now, and each run from the supervisor.
-
-    Attributes:
-        study: first part of the mark that all its processes have.
-        pid: the keeper, the supervisor's parent.
     """
 
     def __init__(self, watched: bool = True, call: Callable[[bytes, int], None] | None = None) -> None:
-        self.study = uuid.uuid4().hex
+        self.study = uuid.uuid4().hex  # first part of the mark that all its processes have
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._runs: dict[int, Run] = {}
@@ -167,7 +159,7 @@ class Supervisor:
                 self._process = subprocess.Popen(
                     command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True, pass_fds=kept
                 )
-                self.pid = self._process.pid
+                self.pid = self._process.pid  # of the keeper
             else:
                 self.pid = self._fork(theirs, call)
         threading.Thread(target=self._read, name="supervisor-reader", daemon=True).start()
@@ -197,14 +189,12 @@ class Supervisor:
         log: str = "log.txt",
         server: int | None = None,
     ) -> Run:
-        """Start a command in its own session and in our working directory. One that cannot be started ends with status
-        126 or 127, as in a shell.
+        """Start a command in its own session and in our working directory, with its output in a file of the folder. One
+        that cannot be started ends with status 126 or 127, as in a shell.
 
         Args:
-            command: program and arguments.
+            command, folder, log: what is started, and where its output goes.
             environment: all variables but the mark.
-            folder: of the run; its events say if the run was ended as nothing watches it.
-            log: file in the folder for the output.
             server: of a fork server, the descriptor to inherit as `supervisor_process.server_socket()`.
 
         Raises:
@@ -233,7 +223,7 @@ class Supervisor:
         return run
 
     def open(self, folder: Path) -> Run:
-        """A run whose first processes a server is going to fork: see `Run.add`. `folder` as in `start`."""
+        """A run whose first processes a server is going to fork: see `Run.add`."""
         return self._begin({"op": "open"}, folder)
 
     def close(self) -> None:

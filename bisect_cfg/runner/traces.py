@@ -24,28 +24,12 @@ from bisect_cfg.common.failures.health import Row, Symptom, Watch
 from bisect_cfg.common.failures.metric_rows import KNOWN, rows_in
 from bisect_cfg.common.json_files import private
 from bisect_cfg.common.text import plain
-from bisect_cfg.probe.protocol import (
-    EVENTS_FILE,
-    METRICS_FILE,
-    STACKS_FILE,
-    STATE_FILE,
-    CheckpointSaved,
-    Completed,
-    ConfigBuilt,
-    Event,
-    Frame,
-    Raised,
-    Resumed,
-    StepRows,
-    TrainBegin,
-    TrainerBuilt,
-    event_row,
-)
+from bisect_cfg.probe import protocol
 from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.runner.verdict import Metrics
 
 T = TypeVar("T")
-E = TypeVar("E", bound=Event)
+E = TypeVar("E", bound=protocol.Event)
 
 FIRST_ROWS, LAST_ROWS = 16, 200
 """Of what was logged before a checkpoint: enough to tell what the run began with and what it was like lately. A trial
@@ -145,14 +129,14 @@ class Traces:
 
     def __init__(self, folder: Path, printed: bool = False) -> None:
         self.folder = folder
-        self.events = Tail(folder / EVENTS_FILE, _json_lines(read_event))
-        self.metrics: Tail[Row] = Tail(folder / METRICS_FILE, _json_lines(self._metric_row))
+        self.events = Tail(folder / protocol.EVENTS_FILE, _json_lines(read_event))
+        self.metrics: Tail[Row] = Tail(folder / protocol.METRICS_FILE, _json_lines(self._metric_row))
         if printed:
             self.metrics = Tail(folder / "log.txt", _printed_lines, ends=(b"\n", b"\r"))
         self._printed = printed
-        self.begun: TrainBegin | None = None
+        self.begun: protocol.TrainBegin | None = None
         """The training under study: the last that began; None once the script prepares another one."""
-        self.completed: Completed | None = None
+        self.completed: protocol.Completed | None = None
         """The last training that came to its own end before the script did; None if another has begun since."""
         self.before = 0  # steps of the training before the run's first
         self.earlier: tuple[Row, ...] = ()  # the rows of those steps, as the checkpoint has them
@@ -183,18 +167,20 @@ class Traces:
         self.begun = self.completed = None
         number = 1
         for event in self.events.rows:
-            if isinstance(event, TrainBegin):
+            if isinstance(event, protocol.TrainBegin):
                 self.begun, self.completed, number = event, None, event.number
-            elif isinstance(event, Completed):
+            elif isinstance(event, protocol.Completed):
                 self.completed = event
-            elif self.completed is not None and (isinstance(event, TrainerBuilt) or _is_training_config(event)):
+            elif self.completed is not None and (
+                isinstance(event, protocol.TrainerBuilt) or _is_training_config(event)
+            ):
                 self.begun = None
         over = self.begun is None and self.completed is not None
         rows = [(row.get("training", 1), row) for row in (*self._ahead, *self.metrics.rows)]
         # The events were read before the rows: another training may have begun in between.
         self._ahead = [row for training, row in rows if training > number]
         self.metrics.rows = [] if over else [row for training, row in rows if training == number]
-        resumed = self.event(Resumed)
+        resumed = self.event(protocol.Resumed)
         if resumed is not None and resumed.checkpoint is not None and not self.before:
             self.earlier = _earlier_rows(Path(resumed.checkpoint), resumed.step)
         self.before = self._before.get(number, 0 if resumed is None else resumed.step)
@@ -207,7 +193,7 @@ class Traces:
         for path in sorted(self.folder.glob("children/*-events.jsonl"), key=lambda path: path.stat().st_mtime):
             tail = Tail(path, _json_lines(read_event))
             tail.read()
-            if any(isinstance(event, ConfigBuilt) and _is_training_config(event) for event in tail.rows):
+            if any(isinstance(event, protocol.ConfigBuilt) and _is_training_config(event) for event in tail.rows):
                 with open(self.events.path, "ab", opener=private) as stream:
                     stream.write(path.read_bytes())
                 self.events.read()
@@ -221,7 +207,7 @@ class Traces:
         """All events of that kind, in their order; of steps those of the training under study alone."""
         rows = self.events.rows
         begun = [number for number, row in enumerate(rows) if isinstance(row, TrainBegin)]
-        rows = rows[begun[-1] :] if begun and kind in (StepRows, CheckpointSaved) else rows
+        rows = rows[begun[-1] :] if begun and kind in (protocol.StepRows, protocol.CheckpointSaved) else rows
         return [row for row in rows if isinstance(row, kind)]
 
     @property
@@ -241,21 +227,21 @@ class Traces:
     @property
     def died(self) -> bool:
         """Whether an exception has ended the run."""
-        return any(row.final for row in self.all(Raised))
+        return any(row.final for row in self.all(protocol.Raised))
 
 
-def add_event(folder: Path, event: Event) -> None:
+def add_event(folder: Path, event: protocol.Event) -> None:
     """Write an event of ours beside those of a run's probe."""
-    with open(folder / EVENTS_FILE, "ab", opener=private) as stream:
-        stream.write(json.dumps(event_row(event, 0.0)).encode() + b"\n")
+    with open(folder / protocol.EVENTS_FILE, "ab", opener=private) as stream:
+        stream.write(json.dumps(protocol.event_row(event, 0.0)).encode() + b"\n")
 
 
-def read_event(row: object) -> Event | None:
+def read_event(row: object) -> protocol.Event | None:
     """Return the event of a line's data; None for what is none, or of a kind that this version does not know."""
     if not isinstance(row, dict):
         return None
     tag = row.get("event")
-    cls = Event.known.get(tag) if isinstance(tag, str) else None
+    cls = protocol.Event.known.get(tag) if isinstance(tag, str) else None
     if cls is None:
         return None
     try:
@@ -266,7 +252,7 @@ def read_event(row: object) -> Event | None:
     return event
 
 
-def _is_training_config(event: Event) -> bool:
+def _is_training_config(event: protocol.Event) -> bool:
     return getattr(event, "kind", "") == "args"
 
 
@@ -275,7 +261,7 @@ def _earlier_rows(checkpoint: Path, step: int) -> tuple[Row, ...]:
     """The first and the last rows that a training had logged when it saved a checkpoint after this step. They are
     numbered backwards from it (0 is the last). Empty where they cannot be read."""
     try:
-        logged = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))["log_history"]
+        logged = json.loads((checkpoint / protocol.STATE_FILE).read_text(encoding="utf-8"))["log_history"]
         rows = [
             {name: _number(value) for name, value in row.items()} | {"step": int(row["step"]) - step}
             for row in logged
@@ -320,7 +306,7 @@ def _lines_of(log: bytes) -> list[str]:
 def unprinted(traces: Traces, log: str) -> list[str]:
     """The traceback of the exception that ended a run, as the probe saw it, in lines. Empty if the log shows it, as it
     does unless the script's output goes elsewhere."""
-    raised = traces.event(Raised)
+    raised = traces.event(protocol.Raised)
     if raised is None:
         return []
     frames = traceback.StackSummary.from_list([(*frame, None) for frame in raised.frames])
@@ -341,7 +327,7 @@ _OF_COLLECTIVES = "/torch/distributed/"
 def stacks_in(folder: Path) -> str:
     """What faulthandler wrote in the folder of a process; "" if nothing."""
     try:
-        return (folder / STACKS_FILE).read_text(errors="replace")
+        return (folder / protocol.STACKS_FILE).read_text(errors="replace")
     except OSError:
         return ""
 
@@ -352,7 +338,7 @@ def fatal_signal(stacks: str) -> signal.Signals | None:
     return SIGNALS.get(found["what"].strip()) if found else None
 
 
-def threads_in(stacks: str) -> list[list[Frame]]:
+def threads_in(stacks: str) -> list[list[protocol.Frame]]:
     """The stacks of all threads that faulthandler dumped, each innermost frame first. The last one is of the thread
     that died, or of the main thread where the process was asked for its stacks."""
     texts = [text.partition("\n\n")[0] for text in _THREAD.split(stacks)[1:]]
@@ -360,7 +346,7 @@ def threads_in(stacks: str) -> list[list[Frame]]:
     return [[(row["path"], int(row["line"]), row["function"]) for row in _FRAME.finditer(text)] for text in texts]
 
 
-def stack_frames(stacks: str) -> list[Frame]:
+def stack_frames(stacks: str) -> list[protocol.Frame]:
     """The last of `threads_in`; empty if there is none."""
     return next(reversed(threads_in(stacks)), [])
 

@@ -38,8 +38,7 @@ _HANDLER = "<signal handler called>"
 _RAISING = re.compile(r"^(?:__)?(?:GI_)?(?:pthread_kill|raise|abort|kill|libc_message|libc_fatal|assert_fail)\w*")
 # The machinery around every operation of torch.
 _MACHINERY = re.compile(
-    r"^(?:c10::function_ref|c10::impl|c10::Dispatcher|at::TensorIteratorBase|at::_ops|std::|__gnu|void std"
-    r"|_Py|Py[A-Z]|\?\?|.*::callback_fn|.*::operator\(\))"
+    r"^(?:c10::function_ref|c10::impl|c10::Dispatcher|at::TensorIteratorBase|at::_ops|std::|__gnu|_Py|Py[A-Z]|\?\?)"
 )
 
 # Frames between the line that matters and the instruments.
@@ -92,9 +91,7 @@ def locate(
 
     Args:
         kind: of the failure (see `signature.Signature`).
-        events: of the instrumented run.
-        stacks: what faulthandler wrote.
-        native: what gdb said.
+        events, stacks, native: of the instrumented run, of faulthandler, of gdb.
         place: what was being computed when the process died.
         done: the last step of which it told metrics.
     """
@@ -127,10 +124,6 @@ def _non_finite(events: Sequence[Event], done: int) -> Where:
     first = next((row for row in operations if row.what == "nan"), operations[0])
     frames, operation = _frames(first.frames), _plain(first.operation)
     text = f"the first {'NaN' if first.what == 'nan' else 'infinity'} out of finite numbers"
-    if first is not operations[0]:
-        infinite = operations[0]
-        line = _frames(infinite.frames)[-1:]
-        text += f"; an infinity before it, {_plain(infinite.operation)}" + (f" ({line[0]})" if line else "")
     if first.backward:
         operation = f"{first.backward}: {operation}"
         frames = (*frames, *_frames(_forward(first.forward)))
@@ -217,20 +210,13 @@ def innermost(functions: Sequence[str]) -> str:
 
 
 def without_templates(name: str) -> str:
-    """A C++ function's name without its arguments and template arguments.
+    """A C++ function's name without its type and its arguments, up to its first template argument.
 
     >>> without_templates("void at::native::run<float, std::pair<int, int> >(at::Tensor const&)")
     'at::native::run'
     """
-    name = name.replace("(anonymous namespace)", "{anonymous}").replace("operator()", "{call}")
-    name = re.sub(r"operator(<<|>>|<=|>=|<|>|->)", "operator", name)
-    found = 1
-    while found:  # from the innermost brackets outwards
-        name, found = re.subn(r"<[^<>()]*>|\([^<>()]*\)", "", name)
-    name = re.sub(r"[<(].*|[>)]", "", name)  # a long name is cut
-    name = re.sub(r"( const)?\s*$", "", name).replace("{anonymous}", "(anonymous namespace)")
-    name = re.sub(r"^[\w:]+ (?=\S)", "", name.replace("{call}", "operator()").strip())  # the type it returns
-    return " ".join(name.split())
+    name = re.split(r"[<(]", name.replace("(anonymous namespace)", "{anonymous}"))[0].strip()
+    return name.rpartition(" ")[2].replace("{anonymous}", "(anonymous namespace)")
 
 
 # ----------------------------------------------------------------------------------------------------- Python frames

@@ -95,10 +95,7 @@ for descriptor in range(3, 512):
 
 @pytest.mark.parametrize(
     "before",
-    [
-        *(TO_ALL.format(junk) for junk in (b"\xff\xfe junk", b"1\n", b"{}\n", b"[]\n\n")),
-        "os.closerange(3, 512)\nfiles = [open(f'mine-{i}.txt', 'w') for i in range(500)]",
-    ],
+    [TO_ALL.format(b"{}\n"), "os.closerange(3, 512)\nfiles = [open(f'mine-{i}.txt', 'w') for i in range(500)]"],
 )
 def test_a_script_that_uses_descriptors_of_others_is_started_further_back(started, before):
     case = started(None, before=before)
@@ -119,9 +116,7 @@ def test_a_script_with_a_thousand_files_open(started):
 # ------------------------------------------------------------------------------- building a configuration that hangs
 
 
-@pytest.mark.parametrize(
-    "what", ["time.sleep(100_000)", "os._exit(3)", "os.kill(os.getpid(), 8)", "sys.exit(5)", "os.closerange(3, 512)"]
-)
+@pytest.mark.parametrize("what", ["time.sleep(100_000)", "os.kill(os.getpid(), 8)"])
 def test_building_that_does_not_come_back_is_no_answer(started, monkeypatch, what):
     monkeypatch.setattr(fork_server, "BUILD_SECONDS", 3.0)
     case = started(build=what)

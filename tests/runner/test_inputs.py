@@ -100,11 +100,7 @@ def changed_at(tool, moment: Callable[[Studied], bool], change: Callable[[], Non
     [
         (first_run, "train.py", "train.py"),
         (baselines, "recipe.yaml", "recipe.yaml"),
-        slow(search, "helper.py", "helper.py"),
         (search, "late.py", "late.py"),
-        slow(search, "package/deep.py", "deep.py"),
-        slow(search, "elsewhere/beyond/far.py", "far.py"),
-        slow(search, "settings.json", "settings.json"),
         (search, "version", "trl (9.1 -> 9.2)"),
         slow(safe_values, "recipe.yaml", "recipe.yaml"),
     ],

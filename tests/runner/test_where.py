@@ -71,7 +71,6 @@ FURTHEST = update(2, parameter="b.weight", relative=3.1)
     ("kind", "events", "step", "module", "what", "line", "text"),
     [
         # The first NaN, and the weights that it breaks.
-        ("non-finite", OPERATIONS, 1, "model.embed", "mul", ADAM, "an infinity before it, _foreach_norm"),
         ("non-finite", OPERATIONS, 1, "model.embed", "mul", ADAM, "breaks model.embed.weight and 1 other weights"),
         ("non-finite", OPERATIONS[2:], 1, "model.embed", "AdamW.step: addcdiv_", ADAM, "the first NaN"),
         # An infinity counts where no NaN follows.
@@ -107,7 +106,7 @@ def test_a_signal_with_everything_known() -> None:
     assert found.line == "reward.py:31 in score"
     assert found.frames == ("trl/trainer/grpo_trainer.py:912 in _compute_loss", "reward.py:31 in score")
     assert found.native == "at::native::(anonymous namespace)::div_trunc_kernel (libtorch_cpu.so)"
-    assert found.native_frames[0].startswith("c10::function_ref::callback_fn") and len(found.native_frames) == 3
+    assert found.native_frames[0] == "c10::function_ref (libtorch_cpu.so)" and len(found.native_frames) == 3
     assert locate("signal", [], "", CUBLAS).native == "cublasLtMatmulAlgoCheck (libcublasLt.so.12)"
     assert not locate("signal", [], "", "ptrace: Operation not permitted.")
     steps = [locate("signal", [], STACKS, "", LastOperation(step=3), done).step for done in (0, 2, 3)]
