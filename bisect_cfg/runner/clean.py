@@ -64,7 +64,7 @@ def _scrub_row(line: str) -> str:
 
 
 def _rewrite(path: Path, change: Callable[[str], str]) -> None:
-    """Rewrite a text in its place if `change` changes it."""
+    """Rewrite a text in its place if `change` changes it; a link is not followed."""
     if path.is_symlink() or not path.is_file():
         return
     try:

@@ -50,11 +50,8 @@ class FunctionRunner:
         timeout: seconds after which a child is killed and the trial is the failure "hang".
         deterministic: whether equal configurations are known to behave the same in each run.
 
-    Attributes:
-        in_place: whether there are no children.
-
     Raises:
-        ValueError: an unknown isolation, or a timeout without a child.
+        ValueError: a timeout without a child.
     """
 
     def __init__(
@@ -65,12 +62,10 @@ class FunctionRunner:
         timeout: float | None = None,
         deterministic: bool = False,
     ) -> None:
-        if isolation not in ("process", "none"):
-            raise ValueError(f"isolation must be 'process' or 'none', not {isolation!r}")
         if isolation == "none" and timeout is not None:
             raise ValueError("a timeout needs isolation='process': a function running in place cannot be stopped")
         self._trial, self._is_valid, self._timeout, self._deterministic = trial, is_valid, timeout, deterministic
-        self.in_place = isolation == "none"
+        self.in_place = isolation == "none"  # there are no children
         self._supervisor: Supervisor | None = None
         self._held: list[Value] = []
         self._running: set[Run] = set()

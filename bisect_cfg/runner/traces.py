@@ -206,7 +206,7 @@ class Traces:
     def all(self, kind: type[E]) -> list[E]:
         """All events of that kind, in their order; of steps those of the training under study alone."""
         rows = self.events.rows
-        begun = [number for number, row in enumerate(rows) if isinstance(row, TrainBegin)]
+        begun = [number for number, row in enumerate(rows) if isinstance(row, protocol.TrainBegin)]
         rows = rows[begun[-1] :] if begun and kind in (protocol.StepRows, protocol.CheckpointSaved) else rows
         return [row for row in rows if isinstance(row, kind)]
 

@@ -8,6 +8,7 @@ that is resumed, or only looked at again, asks nobody.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 from bisect_cfg.common.json_files import write_json
@@ -24,29 +25,26 @@ class ConfigChecks:
 
     def __init__(self, path: Path, build: Build) -> None:
         self._path, self.build = path, build
-        self._resolved: dict[str, BuildAnswer] = {}  # request -> answer
+        self._answers: dict[str, tuple[BuildRequest, BuildAnswer]] = {}
         self._errors: dict[frozenset[str], dict[str, str | None]] = {}  # fields looked at -> their values -> error
-        self._changed = False
-        self._unanswered = 0
+        self._saved = self._unanswered = 0
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            resolved = {str(key): from_json(BuildAnswer, answer) for key, answer in kept["resolved"].items()}
-            self._errors = {frozenset(map(str, reads)): dict(answers) for reads, answers in kept["errors"]}
-            self._resolved = resolved
+            for item, answer in json.loads(path.read_text(encoding="utf-8")):
+                self._keep(from_json(BuildRequest, item), from_json(BuildAnswer, answer))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass  # a cache: whatever is wrong with it, the library can be asked again
+        self._saved = len(self._answers)
 
     def resolve(self, item: BuildRequest, build: Build | None = None) -> BuildAnswer:
         """What a configuration resolves to, or why it cannot be built; `build` asks in place of the usual way."""
-        key = _key(to_json(item))
-        if key not in self._resolved:
-            answer = (build or self.build)(item)
-            if answer.unanswered:
-                return answer  # no answer of the library's; another time there may be one
-            self._resolved[key] = answer
-            self._changed = True
+        key = _key(item, item.overrides)
+        if key in self._answers:
+            return self._answers[key][1]
+        answer = (build or self.build)(item)
+        if not answer.unanswered:  # else it is none of the library's; another time there may be one
+            self._keep(item, answer)
             self.save()
-        return self._resolved[key]
+        return answer
 
     def error(self, item: BuildRequest) -> str | None:
         """None if the configuration can be built, otherwise the library's own words.
@@ -56,34 +54,32 @@ class ConfigChecks:
         """
         if not item.cls:  # of a script whose training config nobody has seen
             return None
-        for reads, answers in self._errors.items():
-            if (key := _restricted(item, reads)) in answers:
-                return answers[key]
+        for reads, errors in self._errors.items():
+            if (key := _key(item, reads)) in errors:
+                return errors[key]
         if self._unanswered >= MOST_UNANSWERED:
             return None
         answer = self.build(item)
         if answer.unanswered:
             self._unanswered += 1
             return None
-        reads = frozenset(answer.reads)
-        self._errors.setdefault(reads, {})[_restricted(item, reads)] = answer.error
-        self._changed = True
+        self._keep(item, answer)
         return answer.error
+
+    def _keep(self, item: BuildRequest, answer: BuildAnswer) -> None:
+        self._answers[_key(item, item.overrides)] = item, answer
+        if answer.reads:
+            reads = frozenset(answer.reads)
+            self._errors.setdefault(reads, {})[_key(item, reads)] = answer.error
 
     def save(self) -> None:
         """Write the answers down, if there are new ones."""
-        if self._changed:
-            resolved = {key: to_json(answer) for key, answer in self._resolved.items()}
-            errors = [[sorted(reads), answers] for reads, answers in self._errors.items()]
-            write_json(self._path, {"resolved": resolved, "errors": errors})
-            self._changed = False
+        if len(self._answers) > self._saved:
+            write_json(self._path, [[to_json(item), to_json(answer)] for item, answer in self._answers.values()])
+            self._saved = len(self._answers)
 
 
-def _restricted(item: BuildRequest, fields: frozenset[str]) -> str:
-    """The overrides of certain fields, and how many processes there are to be, as a key."""
-    kept = {name: value for name, value in item.overrides.items() if name.split(".")[0] in fields}
-    return _key(kept | ({"world_size": item.world_size} if item.world_size > 1 else {}))
-
-
-def _key(data: object) -> str:
-    return json.dumps(data, sort_keys=True, default=repr)
+def _key(item: BuildRequest, fields: Collection[str]) -> str:
+    """A configuration with the overrides of certain fields alone."""
+    kept = {name: value for name, value in item.overrides.items() if name in fields or name.split(".")[0] in fields}
+    return json.dumps([item.cls, item.raw, kept, item.world_size], sort_keys=True, default=repr)
