@@ -202,31 +202,20 @@ def imports_ahead(capture: Capture) -> tuple[str, ...]:
 
 
 class Starts:
-    """The start that trials take, and its server. Thread-safe.
-
-    Args:
-        target, supervisor: what is started, and what starts it.
-        folder: of its server, with that one's log.
-        interrupted: set to stop waiting for the server.
-
-    Attributes:
-        start: that trials take. Set it to one that was found sound earlier; its server starts when a trial needs it.
-        capture: what the script set in the first run; None before.
-        launched: what the user's launcher started then; None before, and where there is no launcher.
-        seconds: until its training began.
-    """
+    """The start that trials take, and its server, whose log is in the folder. Thread-safe; `interrupted` stops waiting
+    for the server."""
 
     def __init__(self, target: Target, folder: Path, supervisor: Supervisor, interrupted: threading.Event) -> None:
-        self.start = COLD
+        self.target, self.folder, self.supervisor, self._interrupted = target, folder, supervisor, interrupted
+        self.start = COLD  # that trials take; its server starts when a trial needs it
         self.learn(None)
-        self.folder = folder
-        self.target, self.supervisor, self._interrupted = target, supervisor, interrupted
         self._server: ForkServer | None = None
         self._stands_at = COLD  # the start that the server is of; COLD: there is none
         self._lock = threading.RLock()
 
     def learn(self, capture: Capture | None, seconds: float = 0.0, launched: FirstLaunch | None = None) -> None:
-        """Take in what the first run has shown; see the attributes."""
+        """Take in what the first run has shown: what the script set, after how many seconds its training began, what a
+        launcher started, if there is one."""
         self.capture, self.seconds, self.launched = capture, seconds, launched
 
     @property

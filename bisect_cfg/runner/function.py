@@ -200,13 +200,10 @@ def _result_of_status(status: int) -> TrialResult:
 
 
 def _answer(trial: TrialFunction, held: list[Value], message: bytes, answer: int) -> None:
-    """Call the function in the child and write its result.
+    """Call the function in the child and write its result to the descriptor.
 
-    Args:
-        trial: the function.
-        held: values that need not be picklable: inherited, not sent.
-        message: the configuration as a pickle: name -> place in `held`, and name -> value for the others.
-        answer: descriptor to write to.
+    `message` is the configuration as a pickle: name -> place in `held`, whose values need not be picklable, as they are
+    inherited; and name -> value for the others.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     faulthandler.disable()  # a signal is a result here, and no reason to print stacks

@@ -61,12 +61,7 @@ _COMPLAINTS = (
 
 
 def observe(traces: Traces, ending: Ending) -> Observation:
-    """What was seen of a run with a probe.
-
-    Args:
-        traces: read to their end; ``log.txt`` is in their folder.
-        ending: how it came to its end.
-    """
+    """What was seen of a run with a probe; its traces were read to their end, and ``log.txt`` is in their folder."""
     rows, begun, log = traces.metrics.rows, traces.begun, traces.folder / "log.txt"
     several = ranks_of(traces)
     if several and traces.event(protocol.Unwatched) is None:

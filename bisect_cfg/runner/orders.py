@@ -16,18 +16,9 @@ from bisect_cfg.runner.environments import Environment
 from bisect_cfg.runner.fork_server import Starts, probe_environment
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.ranks import free_port, own_port
+from bisect_cfg.targets import launch_settings
 from bisect_cfg.targets.captured import Capture
 from bisect_cfg.targets.factors import processes_in
-from bisect_cfg.targets.launch_settings import (
-    DEEPSPEED_FILE,
-    DEEPSPEED_FILE_VARIABLE,
-    LAUNCHER,
-    PYTHON,
-    VARIABLE,
-    ask_accelerate,
-    with_leaves,
-    without_launcher,
-)
 from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.pinned import varied_variables
 from bisect_cfg.targets.target import is_masked, shell_line
@@ -42,8 +33,10 @@ def variables_from_start(plan: Plan, capture: Capture | None) -> dict[str, Encod
     """The environment variables for which a run must start cold: a library may have read them by the time of a fork.
     Not those that the script was seen to read and nobody has named: a fork gets them when it reads them."""
     read, named = varied_variables(capture), capture.named if capture is not None else ()
-    variables = inside(VARIABLE, plan.overrides or {})
-    return {name: value for name, value in variables.items() if name not in read or VARIABLE + name in named}
+    variables = inside(launch_settings.VARIABLE, plan.overrides or {})
+    return {
+        name: value for name, value in variables.items() if name not in read or launch_settings.VARIABLE + name in named
+    }
 
 
 def orders_of(plan: Plan, folder: Path, starts: Starts, *, jobs: int = 1, device: str | None = None) -> TrialOrders:
@@ -62,14 +55,18 @@ def orders_of(plan: Plan, folder: Path, starts: Starts, *, jobs: int = 1, device
     env: dict[str, str | None] = {}
     if plan.purpose is not Purpose.BAD_BASELINE:
         env |= own_port(os.environ)
-    if overrides.get(LAUNCHER) == PYTHON and launched is not None and capture is not None:
-        env |= without_launcher(launched.given[0], capture.accelerate)
+    if (
+        overrides.get(launch_settings.LAUNCHER) == launch_settings.PYTHON
+        and launched is not None
+        and capture is not None
+    ):
+        env |= launch_settings.without_launcher(launched.given[0], capture.accelerate)
     launch = {name: value for name, value in overrides.items() if name.startswith("launch.")}
     if launch:
-        accelerate = ask_accelerate(starts.target.python) if capture is None else capture.accelerate
+        accelerate = launch_settings.ask_accelerate(starts.target.python) if capture is None else capture.accelerate
         for name, value in launch.items():
             env |= accelerate.variables_of(name, value)
-    elsewhere = ("launch.", PACKAGE, *(VARIABLE + name for name in variables_from_start(plan, capture)))
+    elsewhere = ("launch.", PACKAGE, *(launch_settings.VARIABLE + name for name in variables_from_start(plan, capture)))
     env |= {**deepspeed, **({} if device is None else {"CUDA_VISIBLE_DEVICES": device})}
     if plan.instruments is not None:
         env["CUDA_LAUNCH_BLOCKING"] = "1"
@@ -86,7 +83,7 @@ def orders_of(plan: Plan, folder: Path, starts: Starts, *, jobs: int = 1, device
         instruments=plan.instruments,
         threads=max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None,
         processes=None if capture is None else processes_in(capture.args, overrides),
-        launcher=cast("str | None", overrides.get(LAUNCHER)),
+        launcher=cast("str | None", overrides.get(launch_settings.LAUNCHER)),
         origin=plan.origin,
         failing=plan.failing,
         checkpoints=plan.checkpoints,
@@ -102,13 +99,13 @@ def _write_deepspeed_file(overrides: dict[str, Encoded], folder: Path, capture: 
         The environment variables that name it, where the launcher names the user's; where the training arguments do,
         it is added to the overrides.
     """
-    changes = inside(DEEPSPEED_FILE, overrides)
+    changes = inside(launch_settings.DEEPSPEED_FILE, overrides)
     if not changes or capture is None or capture.deepspeed is None:
         return {}
     path = folder / "deepspeed.json"
-    write_json(path, with_leaves(capture.deepspeed.content, changes))
+    write_json(path, launch_settings.with_leaves(capture.deepspeed.content, changes))
     if capture.deepspeed.of_launcher:
-        return {DEEPSPEED_FILE_VARIABLE: str(path)}
+        return {launch_settings.DEEPSPEED_FILE_VARIABLE: str(path)}
     overrides.setdefault("args.deepspeed", str(path))
     return {}
 
@@ -119,7 +116,7 @@ def write_cold_orders(
     """Write the orders for a cold start, and the command that repeats the run by hand; what starts it cold: words and
     all variables; with the packages of an environment in place of the user's."""
     folder, (command, more) = Path(orders.folder), starts.cold(orders, free_port(), environment)
-    variables = inside(VARIABLE, plan.overrides or {})
+    variables = inside(launch_settings.VARIABLE, plan.overrides or {})
     gone = [name for name, value in variables.items() if value is None]
     given = {name: str(value) for name, value in variables.items() if value is not None}
     own = {name: value for name, value in os.environ.items() if name not in gone}

@@ -216,15 +216,9 @@ class FirstLaunch:
     def environments(
         self, port: int, folder: Path, processes: int, changes: Mapping[str, str | None] | None = None
     ) -> list[dict[str, str]]:
-        """Environment variables of each process of a run.
-
-        Args:
-            port: where they meet.
-            folder: of the run.
-            processes: how many there are. A single one is not told of others if the launcher has started several,
-                unless the model is sharded.
-            changes: other variables of the run, None for one that is unset.
-        """
+        """Environment variables of each process of a run in a folder, which meet at a port. `changes`: other variables
+        of the run. A single process is not told of others if the launcher has started several, unless the model is
+        sharded."""
         if processes == 1 != len(self.given) and not shares_out(self.given[0], changes or {}):
             return [self.shared]
         if processes == len(self.given) == 1 and "MASTER_PORT" not in self.given[0]:

@@ -26,17 +26,10 @@ from bisect_cfg.common.json_files import make_folder, private, write_json
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import METRICS_FILE
 from bisect_cfg.probe.redact import know_command
+from bisect_cfg.runner import hang
 from bisect_cfg.runner.clean import clean_folder
 from bisect_cfg.runner.environments import CannotBuild, Environment, Environments
 from bisect_cfg.runner.fork_server import Starts
-from bisect_cfg.runner.hang import (
-    FIRST_STEP_SECONDS,
-    HANG_SECONDS,
-    HANG_TIMES,
-    IN_TRAINING,
-    UNKNOWN_SECONDS,
-    Patience,
-)
 from bisect_cfg.runner.orders import orders_of, variables_from_start, write_by_hand, write_cold_orders
 from bisect_cfg.runner.plan import Plan, Result
 from bisect_cfg.runner.runs import ENDING_FILE, Pauses, Run, load_run
@@ -287,18 +280,20 @@ class Site:
         rows = () if self.target.probed else traces.metrics.rows  # a probe itself ends a run that is long enough
         return bool(rows) and plan.steps is not None and rows[-1]["step"] >= plan.steps
 
-    def _patience(self, plan: Plan) -> Patience:
+    def _patience(self, plan: Plan) -> hang.Patience:
         start, pauses, timeout = self.starts.patience, Pauses.of(self.folder), self._timeout
         if not self.target.probed:
             if timeout is None:
-                timeout = math.inf if pauses.passing is None else max(SILENCE_SECONDS, HANG_TIMES * pauses.passing)
-            return Patience(timeout, timeout, timeout, sign="output")
+                timeout = math.inf if pauses.passing is None else max(SILENCE_SECONDS, hang.HANG_TIMES * pauses.passing)
+            return hang.Patience(timeout, timeout, timeout, sign="output")
         if timeout is not None:
-            return Patience(max(start, timeout), timeout, timeout)
+            return hang.Patience(max(start, timeout), timeout, timeout)
         if pauses.silence is None:
-            first, seen = UNKNOWN_SECONDS, pauses.phases
+            first, seen = hang.UNKNOWN_SECONDS, pauses.phases
         else:  # where a step is more work its pauses are longer, too
-            first = max(FIRST_STEP_SECONDS, HANG_TIMES * pauses.silence * max(1.0, plan.work))
-            seen = {**pauses.phases, IN_TRAINING: pauses.silence}
+            first = max(hang.FIRST_STEP_SECONDS, hang.HANG_TIMES * pauses.silence * max(1.0, plan.work))
+            seen = {**pauses.phases, hang.IN_TRAINING: pauses.silence}
         hangs = pauses.hangs if plan.repeats or pauses.passing is not None else ()
-        return Patience(start, first, HANG_SECONDS, times=HANG_TIMES, seen=seen, hangs=hangs, repeats=plan.repeats)
+        return hang.Patience(
+            start, first, hang.HANG_SECONDS, times=hang.HANG_TIMES, seen=seen, hangs=hangs, repeats=plan.repeats
+        )

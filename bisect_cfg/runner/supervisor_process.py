@@ -88,12 +88,7 @@ class _Known:
 
 
 class Supervisor:
-    """The supervisor, and its keeper.
-
-    Args:
-        handle: the socket to the tool.
-        study, watched, call: see the tool's side, `bisect_cfg.runner.supervisor.Supervisor`.
-    """
+    """The supervisor, and its keeper. `handle` is the socket to the tool, whose side has the same arguments."""
 
     def __init__(
         self, handle: int, study: str, watched: bool, call: Callable[[bytes, int], None] | None = None
@@ -111,11 +106,8 @@ class Supervisor:
         self._next_scan = 0.0
 
     def keep(self, mask: Iterable[int] | None = None) -> None:
-        """Be the keeper: fork the supervisor, wait for it, and end what it has left.
-
-        Args:
-            mask: the tool's signal mask, if all signals were blocked for the fork.
-        """
+        """Be the keeper: fork the supervisor, wait for it, and end what it has left. `mask`: of the tool, if all
+        signals were blocked for the fork."""
         for number in _OURS:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

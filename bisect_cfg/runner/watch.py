@@ -61,8 +61,7 @@ def watch(
     nothing of it is left.
 
     Args:
-        child: the run.
-        traces: of the run; they are read here.
+        child, traces: the run, and what it writes, which is read here.
         patience: when silence is a hang.
         enough: called after every new row; True ends the run (a silent failure is certain).
         progress: called after every new row or event, for a live view.
