@@ -22,7 +22,7 @@ from bisect_cfg.common.text import clean, normalise, plain
 from bisect_cfg.probe import protocol
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.runner.checkpoints import in_words
-from bisect_cfg.runner.ranks import Rank, differences, only_noticed, ranks_of
+from bisect_cfg.runner.ranks import Rank, only_noticed, ranks_of
 from bisect_cfg.runner.traces import Row, Traces, innermost_frame, tail_of_log
 from bisect_cfg.runner.verdict import (
     CANNOT_RUN,
@@ -80,7 +80,6 @@ def observe(traces: Traces, ending: Ending) -> Observation:
         trained=begun is not None,
         before=blamed.before,
         training_seconds=(rows[-1].get("time", 0.0) - begun.time) if rows and begun else 0.0,
-        remarks=tuple(differences(several)),
     )
     return replace(seen, trace=trace_of(seen, traces.as_metrics))
 

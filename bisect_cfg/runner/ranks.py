@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bisect_cfg.common.failures.health import Symptom
 from bisect_cfg.probe import protocol
 from bisect_cfg.probe.protocol import Over, RankBegin
 from bisect_cfg.probe.ranks import FOLDER, LAUNCHED
@@ -30,12 +29,6 @@ script reports at once."""
 
 OTHERS_SECONDS = 3.0
 """When a process died only because another was gone, how long to wait for the failure of that other one."""
-
-DIFFERS = "ranks-differ"
-"""Kind of a remark: the processes disagree where they should not."""
-
-GRAD_NORM_SHARE = 1e-3
-"""All processes clip the same gradients, so that a larger relative difference of their norms is not rounding."""
 
 OF_EACH_RUN = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE")
 """Variables that a launcher sets differently in each run."""
@@ -169,20 +162,6 @@ def ranks_of(traces: Traces) -> list[Rank]:
     ranks = Ranks(traces)
     ranks.read()
     return ranks.all
-
-
-def differences(ranks: Sequence[Rank]) -> list[Symptom]:
-    """Where the processes disagree though they should not."""
-    first = {row["step"]: row.get("grad_norm") for row in ranks[0].traces.metrics.rows} if ranks else {}
-    for rank in ranks[1:]:
-        for row in rank.traces.metrics.rows:
-            step, ours, theirs = int(row["step"]), first.get(row["step"]), row.get("grad_norm")
-            if ours is None or theirs is None:
-                continue
-            if abs(ours - theirs) > GRAD_NORM_SHARE * max(abs(ours), abs(theirs)):  # False if one is NaN
-                text = f"grad_norm differs between the processes: at step {step} it is {ours:.4g} on rank 0 and "
-                return [Symptom(DIFFERS, "grad_norm", step, f"{text}{theirs:.4g} on rank {rank.number}")]
-    return []
 
 
 def died_of(folder: Path) -> int | None:

@@ -70,7 +70,6 @@ class Observation:
     before: int = 0  # steps of the training before the run's first
     non_finite_at: int | None = None  # the step that broke the weights; a first run goes on for a while
     training_seconds: float = 0.0  # from the start of training to the last step
-    remarks: tuple[Symptom, ...] = ()  # oddities beside those of its metric rows
     trace: str = ""  # see `trace_of`
 
     @property
@@ -201,7 +200,7 @@ def judge(seen: Observation, metrics: Metrics, standard: Standard = Standard()) 
     before it failed; other symptoms are ignored.
     """
     symptoms = tuple(health.symptoms(metrics.rows, ended=True, earlier=metrics.earlier))
-    remarks = (*health.remarks(metrics.rows), *seen.remarks)
+    remarks = tuple(health.remarks(metrics.rows))
     if seen.died is not None:
         ended_by = [*_led_to(seen.died, symptoms), seen.died]
         failed = next((one for one in ended_by if _is_failure(one, standard)), None)

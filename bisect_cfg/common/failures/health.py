@@ -61,9 +61,6 @@ RULES = (  # most severe first
     Rule("slow", "steps became much slower", False, 10.0,
          "a step so many times as long as usual; no failure, since a run is slow for many reasons",
          "chosen; nothing is decided by it"),
-    Rule("ranks-differ", "{} differed between the processes", False, 1e-3,
-         "a norm that differs by more than this share: all processes clip the same gradients",
-         "`runner.ranks`, which looks for it; rounding differs by less"),
 )  # fmt: skip
 ODDITIES = {
     "non-finite": "{} was NaN or infinite",
@@ -151,7 +148,7 @@ class Symptom:
     """Something wrong in a run that goes on."""
 
     kind: str  # of a rule
-    name: str  # the metric, for "non-finite" and "ranks-differ"; "" for the others
+    name: str  # the metric, for "non-finite"; "" for the others
     step: int  # at which it was certain
     text: str  # one line for people
 

@@ -200,7 +200,7 @@ def test_a_step_that_gets_slower_is_a_remark():
 
 def test_the_table_says_each_kind_once() -> None:
     assert [rule.kind for rule in health.RULES] == [
-        "non-finite", "collapse", "diverged", "no-gradient", "dead-reward", "engine-drifts", "slow", "ranks-differ",
+        "non-finite", "collapse", "diverged", "no-gradient", "dead-reward", "engine-drifts", "slow",
     ]  # fmt: skip
     assert health.SILENT_KINDS == ("collapse", "diverged", "no-gradient", "dead-reward", "engine-drifts")
     shown = {symptom.kind for failing in FAILING for symptom in health.symptoms(failing, ended=True)}
