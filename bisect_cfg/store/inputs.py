@@ -51,12 +51,6 @@ class Target(Protocol):
     @property
     def name(self) -> str: ...
 
-    def identity(self) -> TargetIdentity: ...
-
-
-class ReadingTarget(Target, Protocol):
-    """... and what its runs read; without a probe they do not tell."""
-
     @property
     def probed(self) -> bool: ...
 
@@ -65,6 +59,8 @@ class ReadingTarget(Target, Protocol):
 
     @property
     def python(self) -> str: ...
+
+    def identity(self) -> TargetIdentity: ...
 
     def argument_files(self) -> list[str]: ...
 
@@ -177,7 +173,7 @@ class Inputs:
     """What the runs of one target read; what is learned of it is kept in the study's state. Thread-safe. `sites`: the
     folders in which its interpreter finds installed packages; none where versions may change."""
 
-    def __init__(self, target: ReadingTarget, folder: Path, state: State, sites: Sequence[str]) -> None:
+    def __init__(self, target: Target, folder: Path, state: State, sites: Sequence[str]) -> None:
         self._target, self._folder, self._state, self._sites = target, folder, state, sites
         self._lock = threading.Lock()
         self._stamps: dict[str, Stamp | None] = {}  # of files whose hash is known to be right

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, Self
 
 from bisect_cfg.common.configuration import Configuration
 from bisect_cfg.probe.redact import HIDDEN, is_secret_name, mask_arguments
-from bisect_cfg.store.inputs import ReadingTarget
+from bisect_cfg.store import inputs
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.launchers import Launch
 from bisect_cfg.targets.notebook import Notebook
@@ -37,7 +37,7 @@ class Started(NamedTuple):
     by_hand: str
 
 
-class Target(ReadingTarget, Protocol):
+class Target(inputs.Target, Protocol):
     """What is run, and what it sets. `path` is the file that is run, `program` one in its place; `python` trains ("" if
     that is not known), and `good_file` beside it moves the good configuration. Where it is not `probed`, no probe is in
     its runs."""

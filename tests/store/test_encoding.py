@@ -38,15 +38,6 @@ def test_every_level_fits_the_distribution_of_its_factor(good: object, bad: obje
         assert stored["good"] != stored["bad"]
 
 
-def test_what_json_cannot_hold_is_stored_as_it_shows_itself() -> None:
-    assert distribution_of(Factor("x", {1}, {2})).choices[:2] == ("{1}", "{2}")
-
-
-def test_a_secret_is_not_written_down() -> None:
-    factor = Factor("args.hub_token", "hf_" + "a" * 30, "hf_" + "b" * 30)
-    assert "aaa" not in repr(distribution_of(factor)) and "bbb" not in str(stored_value(factor, factor.bad))
-
-
 @given(
     st.sampled_from(Outcome),
     st.none() | texts,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -144,26 +142,9 @@ def test_a_file_may_be_called_token_and_a_token_is_not_written(tmp_path) -> None
     assert "opensesame" not in (tmp_path / STATE_FILE).read_text()
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
-    max_leaves=4,
-)
-
-
-@given(st.data())
-def test_what_somebody_edited_is_refused_in_words(tmp_path_factory, data) -> None:
-    folder = tmp_path_factory.mktemp("state")
-    target = Target(folder)
-    whole = msgspec.to_builtins(state_of(target, read={"/a.py": "0"}, written=["/b"]))
-    place = data.draw(st.sampled_from([whole, whole["target"]]))
-    place[data.draw(st.sampled_from(sorted(place)))] = data.draw(json_values)
-    text = json.dumps(whole)
-    (folder / STATE_FILE).write_text(data.draw(st.sampled_from([text, text, text[:-1], "[" * 99_999])))
-    try:
-        found = read_state(folder)
-    except InputError as error:
-        assert str(folder / STATE_FILE) in error.message and error.advice
-    else:  # then it can be worked with
-        assert msgspec.to_builtins(found) == whole
-        changes(found, state_of(target), target)
+@pytest.mark.parametrize("text", ["", '{"target": ', "[" * 99_999, "{}"])
+def test_a_state_that_is_damaged_is_refused_in_words(tmp_path, text: str) -> None:
+    (tmp_path / STATE_FILE).write_text(text)
+    with pytest.raises(InputError) as error:
+        read_state(tmp_path)
+    assert str(tmp_path / STATE_FILE) in error.value.message and error.value.advice
