@@ -52,20 +52,13 @@ SCRIPTS = (".py", ".ipynb")
 
 
 class Asked(msgspec.Struct):
-    """How a study was last asked for, as command.json has it.
-
-    Attributes:
-        target, arguments: what is run.
-        folder: from which its paths lead.
-        options: of the bisection.
-        made: number of the study's folder in the file system, when that was written.
-    """
+    """How a study was last asked for, as command.json has it."""
 
     target: str
     arguments: list[str]
-    folder: str
+    folder: str  # from which the paths lead
     options: dict[str, Any]
-    made: int | None = None
+    made: int | None = None  # number of the study's folder in the file system, when that was written
 
     @property
     def shown(self) -> str:
@@ -90,14 +83,8 @@ def run(
     listener: Listener,
     begun: Callable[[Path], None] = lambda folder: None,
 ) -> tuple[Findings, Answer]:
-    """Bisect, show it to a listener (entered already), write the study's files; `begun` hears of the study's folder.
-
-    Returns:
-        What the phases have found, and the answer made of it.
-
-    Raises:
-        InputError: something about the input stands in the way, or the inputs changed.
-    """
+    """Bisect, show it to a listener (entered already), write the study's files; `begun` hears of the study's folder. It
+    returns what the phases have found, and the answer; an InputError is what stands in the way, or has changed."""
     from bisect_cfg.report.answer_of import answer_of
     from bisect_cfg.report.html import write_report
     from bisect_cfg.report.recommendation import write_safe_config
@@ -229,12 +216,8 @@ def recommend_again(
     anew. The script's arguments are given again where they hold a secret, as the study keeps none. A study that was not
     made here, or names another interpreter, must be trusted.
 
-    Returns:
-        The answer.
-
     Raises:
-        InputError: it is no study, its script has changed, a secret is missing, or it would run what nobody here has
-            asked for.
+        InputError: it is no study, its script has changed, a secret or that trust is missing.
     """
     asked, options = _asked_before(study, wishes, arguments, trust)
     listener.note(f"Runs: {asked.shown}")
@@ -254,14 +237,8 @@ def apply(
     trust: bool,
     python: str | None = None,
 ) -> int:
-    """Write what a study recommends into the user's files if they agree, and see that the script then has these values.
-
-    Returns:
-        The exit status; see `bisect_cfg.rewrite.apply.apply`.
-
-    Raises:
-        InputError: as `recommend_again`; a file was changed since, or cannot be written.
-    """
+    """`bisect_cfg.rewrite.apply.apply` of what a study recommends; its exit status. InputErrors are as in
+    `recommend_again`, and where a file was changed since, or cannot be written."""
     from bisect_cfg.doctor.examine import configuration_of
     from bisect_cfg.rewrite.apply import apply
     from bisect_cfg.rewrite.recommended import Recommended
@@ -289,14 +266,8 @@ def apply(
 def ask(
     study: Path, wanted: Wanted, listener: Listener, arguments: Sequence[str], trust: bool, **wishes: Value
 ) -> tuple[int, Recorded]:
-    """Run one more trial in a study that has an answer, and write its files anew: `recommend_again` says the rest.
-
-    Returns:
-        The number of the trial, and what the study holds then.
-
-    Raises:
-        InputError: as there; a name or a value that cannot be; it has not come to its search.
-    """
+    """Run one more trial in a study that has an answer, and write its files anew; its number, and what the study holds
+    then. An InputError as in `recommend_again`, and for a name or a value that cannot be."""
     from bisect_cfg.report.html import write_report
     from bisect_cfg.report.recorded import read
 

@@ -102,7 +102,7 @@ class KnownIssue(Part):
 
 
 class Target(Part):
-    """What was run."""
+    """What was run; `goes_on`: the script may train again, after the training that was watched."""
 
     script: str = ""
     arguments: tuple[str, ...] = ()
@@ -111,6 +111,7 @@ class Target(Part):
     trainer: str | None = None
     config: str | None = None
     resumes_from: str | None = None
+    goes_on: bool = False
 
 
 class Origin(Part):

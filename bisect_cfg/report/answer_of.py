@@ -15,7 +15,7 @@ from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.doctor.placement import findings as placement_findings
 from bisect_cfg.explain.match import Match
-from bisect_cfg.probe.protocol import Placed, Raised, ResumeSkipped, to_json
+from bisect_cfg.probe.protocol import Placed, Raised, ResumeSkipped, TrainEnd, to_json
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.report.answer import (
     Answer,
@@ -306,7 +306,8 @@ def _target(found: Findings) -> Target:
     skipped = None if run is None else run.traces.event(ResumeSkipped)
     arguments = tuple(script.shown_arguments)
     resumes_from = None if skipped is None or found.origin is not None else skipped.path
-    return Target(str(script.path), arguments, script.shown, *which, resumes_from=resumes_from)
+    goes_on = run is not None and run.traces.completed is None and run.traces.event(TrainEnd) is not None
+    return Target(str(script.path), arguments, script.shown, *which, resumes_from=resumes_from, goes_on=goes_on)
 
 
 def _environments(environments: Environments) -> JsonObject:

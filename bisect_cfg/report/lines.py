@@ -187,11 +187,13 @@ def _outcome(answer: Answer, folder: Path | None) -> Iterator[Line]:
         healthy = f"{count(ran, 'step')}, all healthy" if ran else "exit status 0"
         yield Line("RESULT", f"Your configuration does not fail: {healthy}. Nothing to isolate.")
         if ran and folder is not None:
-            later = any("--training" in note for note in answer.notes)
             yield from _labelled(
                 "TRY",
                 (
-                    *(("--training 2, where it is a later training of the script that fails.",) if later else ()),
+                    *(
+                        ("--training 2, where it is a later training of the script that fails.",)
+                        * answer.target.goes_on
+                    ),
                     "--until-failure goes on as long as it takes, --log FILE as long as the run that failed did.",
                     "--restart tries again, where it fails now and then.",
                     "Run bisect-cfg on the machine where it fails, where it fails only there.",

@@ -100,6 +100,13 @@ def test_of_a_long_line_what_changes_is_shown(old: str, new: str, name: str, sai
     assert said in text and "train.py:3\n" in text and "study.ipynb, cell 2, line 3\n" in text
 
 
+def test_a_later_training_is_tried_first_where_there_may_be_one() -> None:
+    ended = CASES["no_failure"]
+    assert "--training 2" not in as_text(lines_of(ended, FOLDER))
+    goes_on = replace(ended, target=replace(ended.target, goes_on=True))
+    assert "TRY     --training 2, where" in as_text(lines_of(goes_on, FOLDER))
+
+
 def test_a_reset_that_only_delays_a_silent_failure_says_so() -> None:
     advice = "may only delay the failure"
     assert advice in as_text(lines_of(PAIR))
