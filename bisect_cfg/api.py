@@ -158,8 +158,8 @@ def _check(options: Options, target: Target) -> None:
             "A setting is either varied or left as the script has it.",
         )
     if not target.probed:
-        for name, row in (("from_checkpoint", options.from_checkpoint), ("isolate_data", options.isolate_data)):
-            if row:
+        for name in ("from_checkpoint", "longest_first", "isolate_data"):
+            if getattr(options, name):
                 raise InputError(f"{OPTIONS[name].flag} is for training scripts, not for any command.", "Leave it out.")
         for name in options.keep:
             check_name(name, target.factors.bad, "--keep")

@@ -134,6 +134,9 @@ class Late(TypedDict, total=False):
         SWITCH, "Let the first run go on until it fails.", "it ends after 100 steps and ten minutes")]
     max_disk: Annotated[float | None, Option(
         kinds.GIGABYTES, "What the first run's own checkpoints may take; 0: it saves none.", "a tenth of what is free")]
+    longest_first: Annotated[bool, Option(
+        SWITCH, "Take the longest rows of the dataset first, in every run.",
+        "where memory runs out late, if it does so sooner with them")]
     isolate_data: Annotated[bool, Option(SWITCH, "Also find the rows of the dataset that make the step fail.")]
 
 

@@ -15,7 +15,7 @@ import pytest
 from tools import Tool
 
 STUDIES = Path(__file__).parent.parent / "studies"
-REPORTED = ("dead_reward", "long_prompt", "resume", "engine_drift", "weight_sync_hang", "lora")
+REPORTED = ("dead_reward", "long_prompt", "resume", "engine_drift", "weight_sync_hang", "lora", "long_rows_memory")
 STATUS = {"isolated": 0, "no_failure": 1, "baseline_fails": 1, "inconclusive": 3}
 
 PATIENCE = 900

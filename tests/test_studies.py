@@ -34,6 +34,7 @@ ELSEWHERE = {
     "resume": "test_reported_failures.py",
     "weight_sync_hang": "test_reported_failures.py",
     "lora": "test_reported_failures.py",
+    "long_rows_memory": "test_reported_failures.py",
 }
 """Studies that need a launcher, environments, options of their own or no script, and where they are tested."""
 

@@ -8,7 +8,7 @@ at the kinds of samplers. A dataset that is only iterated over has no rows that 
 A step of TRL's trainers that uses completions again takes the rows that these were made for: its sampler repeats them.
 """
 
-from . import protocol, record
+from . import origin, protocol, record
 from .standard_library import math
 from .wrap import around
 
@@ -18,6 +18,7 @@ _PROMPT = "prompt"
 
 class _State:  # of one trial
     first = ()  # rows of the training set that come before all others
+    longest = False  # whether these are the longest ones
     exchanged = {}
     evaluated = False  # whether those are of the evaluation set
     due = None  # after how many steps it evaluates, whatever its settings say of when
@@ -33,6 +34,7 @@ def set_orders(request):
     """What `protocol.TrialOrders` says of the rows of this trial."""
     failing, exchanged = request.failing or protocol.FailingData([]), request.exchanged
     _state.first, _state.due, _state.drawn = failing.rows, failing.evaluates, []
+    _state.longest = failing.longest
     _state.evaluated = failing.evaluates is not None
     _state.exchanged = {int(row): other for row, other in (exchanged or {}).items()}
     _state.measured = exchanged is not None
@@ -57,8 +59,7 @@ def watch(trainer):
         return make_loader
 
     def predict(original, /, *args, **kwargs):
-        if _state.drawn:
-            _tell(trainer.eval_dataset, trainer.state.global_step, _state.drawn.pop(0), True)
+        _tell(trainer.eval_dataset, trainer.state.global_step, _state.drawn.pop(0) if _state.drawn else None, True)
         return original(*args, **kwargs)
 
     around(trainer, "get_train_dataloader", with_rows(_prepare_training))
@@ -102,7 +103,8 @@ def _prepare_training(trainer, loader):
     together = 1 if every is each or getattr(each, "split_batches", False) else getattr(each, "num_processes", 1)
     accumulated = trainer.args.gradient_accumulation_steps
     steps = max(math.ceil(len(loader) / accumulated), 1)
-    place = _first_rows(_state.first, len(trainer.train_dataset)) if _state.first else None
+    first = _longest(trainer) if _state.longest else _state.first
+    place = _first_rows(first, len(trainer.train_dataset)) if first else None
 
     def placed(batches):
         passed_over = trainer.state.global_step % steps * accumulated * together
@@ -112,6 +114,13 @@ def _prepare_training(trainer, loader):
     if place is not None:
         _give(every, placed)
     _give(each, lambda batches: _noted(trainer, steps, batches))
+
+
+def _longest(trainer):
+    """The longest rows of the training set, as many as a step takes, or one generation of completions."""
+    data, intake = _told_prompts(trainer.train_dataset), origin.intake_of(trainer)
+    number = intake.prompts * max(math.ceil(intake.accumulated / intake.batches), 1)
+    return sorted(range(len(data)), key=lambda row: _characters(data, row) or 0, reverse=True)[:number]
 
 
 def _first_rows(wanted, total):
@@ -148,8 +157,8 @@ def _noted(trainer, steps, batches):
     for place, batch in enumerate(batches):
         within = place // trainer.args.gradient_accumulation_steps + 1
         if _are_rows(batch):
-            batch = batch if _state.evaluated else [_state.exchanged.get(row, row) for row in batch]
             rows += batch
+            batch = batch if _state.evaluated else [_state.exchanged.get(row, row) for row in batch]
         if (place + 1) % trainer.args.gradient_accumulation_steps == 0:
             tell()
         yield batch
@@ -165,12 +174,12 @@ def _prepare_evaluation(trainer, loader):
     def drawn(batches):
         _state.drawn.clear()
         for batch in batches:
+            _state.drawn.append(list(batch))
             if _state.evaluated and _are_rows(batch):
                 batch = [_state.exchanged.get(row, row) for row in batch]
-            _state.drawn.append(list(batch))
             yield batch
 
-    if not isinstance(trainer.eval_dataset, dict):  # the rows of several sets have no names yet
+    if not isinstance(trainer.eval_dataset, dict) and len(trainer.eval_dataset):  # others have no names yet
         _give(loader.batch_sampler, drawn)
 
 
@@ -182,16 +191,26 @@ def _are_rows(batch):
 
 
 def _tell(data, step, rows, evaluated=False):
+    if rows is None:
+        record.event(protocol.StepRows(step, [], [], None, evaluated, named=False))
+        return
     total, taken = len(data) if hasattr(data, "__len__") else None, list(dict.fromkeys(rows))
+    data = _told_prompts(data) if _state.measured else data
     measured = [_characters(data, row) for row in taken] if _state.measured else [None] * len(taken)
     record.event(protocol.StepRows(step, taken, measured, total, evaluated))
+
+
+def _told_prompts(data):
+    """A dataset with its prompts alone, if it has such a column: others may hold images, which are slow to decode."""
+    try:
+        return data.select_columns([_PROMPT])
+    except Exception:
+        return data
 
 
 def _characters(data, row):
     """How much text there is in a row; None if it cannot be looked at."""
     try:
-        if _PROMPT in (getattr(data, "column_names", None) or ()) and hasattr(data, "select_columns"):
-            data = data.select_columns([_PROMPT])  # other columns may hold images, which are slow to decode
         found = data[row]
         return _length(found.get(_PROMPT, found) if isinstance(found, dict) else found)
     except Exception:

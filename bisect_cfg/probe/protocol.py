@@ -207,6 +207,7 @@ class FailingData:
     steps: int | None = None
     intake: Intake | None = None  # how it took them; None: as the trial does
     evaluates: int | None = None  # it died in an evaluation, after so many steps: what evaluates at all does it then
+    longest: bool = False  # in place of `rows`, which nobody knows yet: the longest, as many as a step takes
 
 
 @dataclass(frozen=True)
@@ -593,11 +594,13 @@ class StepRows(Event, tag="step_rows"):
     evaluated now, after this step, none when that is over."""
 
     step: int  # counted from 1
-    # their places in the dataset, from 0; of a step that uses completions again, those they were made for
+    # their places in the dataset, from 0, also where others come in their place; of a step that uses completions
+    # again, those they were made for
     rows: list[int]
     characters: list[int | None]  # the text in each; None where that is not known
     total: int | None = None  # rows of the dataset; None if it does not say
     evaluated: bool = False
+    named: bool = True  # whether they have places: not in a stream, or in one of several evaluation sets
 
 
 class NonFiniteParameters(Event, tag="non_finite_parameters"):

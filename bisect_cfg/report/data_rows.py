@@ -23,8 +23,9 @@ class RowsOfStep:
     characters: tuple[int | None, ...]  # text in each; None where that is not known
     healthy: tuple[int, ...] = ()  # rows of the steps before it in the same run, which passed
     total: int | None = None  # rows of the dataset; None if that is not known
-    healthy_characters: int = 0  # text in the longest of the rows before it; 0 if that is not known
     evaluated: bool = False  # whether they are of the evaluation set
+    failing: tuple[int, ...] = ()  # those of them that are known to hold one at fault; (): that is known of all
+    trained_characters: int = 0  # text in the longest row on which a run has trained; 0 if that is not known
 
     @property
     def place(self) -> str:
@@ -32,11 +33,13 @@ class RowsOfStep:
         return f"the evaluation after step {self.step - 1}" if self.evaluated else f"step {self.step}"
 
     def longest(self) -> str:
-        """That a row is longer than all before it, in a sentence; "" if none is, or that is not known."""
+        """That a row is longer than all on which it trains, in a sentence; "" if none is, or that is not known."""
         characters = max((length for length in self.characters if length is not None), default=0)
-        if not 0 < self.healthy_characters < characters:
+        if not 0 < self.trained_characters < characters:
             return ""
-        return f" Its longest row has {characters} characters, those of the steps before {self.healthy_characters}."
+        return (
+            f" Its longest row has {characters} characters; the longest on which it trained, {self.trained_characters}."
+        )
 
     def others(self) -> list[int]:
         """For each row one to take in its place: of a healthy step, or where there was none before, of any other."""
@@ -53,7 +56,10 @@ class RowsOfStep:
             length is not None and (length > OUTLYING * usual or length * OUTLYING < usual)
             for length in self.characters
         ]
-        return {name_of(row): OUTLYING_ODDS if so else 1.0 for row, so in zip(self.rows, outlying, strict=True)}
+        return {
+            name_of(row): OUTLYING_ODDS if so or row in self.failing else 1.0
+            for row, so in zip(self.rows, outlying, strict=True)
+        }
 
 
 @dataclass(frozen=True)

@@ -78,9 +78,10 @@ class Run:
 
     @property
     def evaluating(self) -> list[protocol.StepRows]:
-        """The rows of the evaluation set that its processes were at when it died; [] if it did not die of them."""
+        """The rows of an evaluation set that its processes were at when it died; [] if it did not die of them."""
         last = [next((event for event in reversed(events) if event.evaluated), None) for events in self.taken]
-        return [event for event in last if event is not None and event.rows and self.seen.died is not None]
+        at = [event for event in last if event is not None and (event.rows or not event.named)]
+        return at if self.seen.died is not None else []
 
     def data_after(self, begun: int) -> protocol.FailingData | None:
         """What it took from a step of the training to the one at which it failed; None if it did not fail, or began

@@ -96,6 +96,7 @@ class Trials:
         self.origin: Origin | None = None  # where trials begin; None: at the beginning of the training
         self.failed: Run | None = None  # showed the failure under study; all trials take its data first
         self.needs_training = False  # whether that data alone was seen not to do it
+        self.longest_first = False  # whether the failing run takes the longest rows first, and so all do
         self._outcomes: dict[tuple[str, Standard], Outcome] = {}
 
     @property
@@ -128,7 +129,9 @@ class Trials:
         took."""
         begun, failed = (0 if self.origin is None else self.origin.step), self.failed
         found = None if failed is None else failed.data_after(begun)
-        if found is not None and self.origin is None and (self.needs_training or failed.shown.silent):
+        if self.longest_first and (found is None or not found.rows):
+            found = replace(found or FailingData([]), longest=True)
+        if None not in (found, failed) and self.origin is None and (self.needs_training or failed.shown.silent):
             return replace(found, steps=None)
         return found
 

@@ -31,6 +31,7 @@ def begin(study: Study, target: Target) -> None:
     options = study.options
     study.target, study.trials = target, Trials(_engine(study, target), target.factors)
     sites = sites_of(target.python) if target.probed else ()
+    study.trials.longest_first = options.longest_first
     study.trials.inputs = Inputs(target, study.folder, study.state, sites)
     study.answer = Findings(folder=study.folder, script=target, settings=target.factors)
     study.baselines, study.sides = Baselines(study), GoodSides()

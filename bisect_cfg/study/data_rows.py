@@ -33,6 +33,10 @@ NO_ROW = ("hang", "non-finite", "signal")
 """Kinds of failures that are not suspected to be a row's by their step alone: most come of the training before."""
 
 
+UNNAMED = "it decides when a row comes, and the rows of this dataset cannot be put first: they have no names"
+"""Why what shuffles the data is not varied where it is a stream, or has a loader of its own."""
+
+
 def rows_of(run: Run) -> RowsOfStep | None:
     """The rows that the failing step of a run has taken, or the failing batches of an evaluation, in all its processes;
     None if they were not noted."""
@@ -45,45 +49,75 @@ def rows_of(run: Run) -> RowsOfStep | None:
         return None
     before = [event for event in events if event not in failing and (evaluated or event.step < step)]
     healthy = tuple(dict.fromkeys(row for event in before for row in event.rows))
-    longest = max((length or 0 for event in before for length in event.characters), default=0)
-    return RowsOfStep(step, tuple(lengths), tuple(lengths.values()), healthy, failing[-1].total, longest, evaluated)
+    return RowsOfStep(step, tuple(lengths), tuple(lengths.values()), healthy, failing[-1].total, evaluated)
 
 
 def _may_be_a_row(study: Study) -> bool:
-    """Whether the failure looks like one of a row: the data alone does it, an evaluation died, or a step failed of
-    itself after healthy ones."""
+    """Whether the failure looks like one of a row: the data alone does it, or the longest rows; an evaluation died; a
+    step failed of itself after healthy ones."""
     trials, run = study.trials, study.answer.bad_run
-    died, step = run.seen.died, run.shown.step_of_training or 0
     if trials.origin is not None:
         return trials.origin.checkpoint is None
-    if died is None or trials.needs_training or run.shown.silent:
+    if trials.longest_first and run.seen.died is not None:
+        return True
+    if trials.needs_training or run.shown.silent:
         return False
-    of_itself = died.kind not in NO_ROW and not is_sampling_error(died)
-    return bool(run.evaluating) or (of_itself and step > LEAD and any(run.taken))
+    return bool(run.evaluating) or (_died_late(run) and any(run.taken))
+
+
+def _died_late(run: Run) -> bool:
+    """Whether a step failed of itself after healthy ones."""
+    died, step = run.seen.died, run.shown.step_of_training or 0
+    return died is not None and died.kind not in NO_ROW and not is_sampling_error(died) and step > LEAD
+
+
+def may_be_unnamed_row(study: Study) -> bool:
+    """Whether the failure looks like one of a row, and nobody can say which rows its step has taken."""
+    run = study.answer.bad_run
+    unnamed = rows_of(run) is None and (bool(run.evaluating) or not any(run.taken))
+    return study.target.probed and unnamed and _died_late(run)
 
 
 class _ExchangedRows:
     """Runs trials in which some rows are exchanged; a `Runner`.
 
     Attributes:
-        step: of a run, at which the failure under study comes; None before that is known.
-        later: whether a run got past it and failed at a later step, of other rows.
+        of: the rows that may be at fault; None before that is known.
+        lengths: text in each row that a run has taken.
+        trained: rows with which a run has trained.
+        elsewhere: whether a run failed where it takes none of them: other rows do it there.
     """
 
     def __init__(self, trials: Trials, configuration: Configuration) -> None:
         self._trials, self._configuration = trials, configuration
-        self.step: int | None = None
-        self.later = False
+        self.of: RowsOfStep | None = None
+        self.lengths: dict[int, int | None] = {}
+        self.trained: set[int] = set()
+        self.elsewhere = False
         self.judged, self.classify = trials.judged, trials.classify
 
     def run(self, request: TrialRequest) -> TrialResult:
-        """Train with the rows that a configuration names: row -> row in its place. What fails later passes that step:
-        other rows do it there."""
+        """Train with the rows that a configuration names: row -> row in its place. What fails after it has come
+        through all that may be at fault fails of others."""
         exchanged = {row_of(name): int(other) for name, other in request.configuration.items()}
-        result = self.judged(self._trials.train(self.plan(f"{SPACE}-{request.number}", exchanged)))
-        later = result.outcome is Outcome.FAIL and None not in (result.step, self.step) and result.step > self.step
-        self.later = self.later or later
-        return replace(result, outcome=Outcome.PASS) if later else result
+        plan = self.plan(f"{SPACE}-{request.number}", exchanged)
+        run = self._trials.train(plan)
+        result = self.judged(run)
+        at = rows_of(run) if result.outcome is Outcome.FAIL else None
+        self.see(run, at, frozenset(plan.exchanged))
+        if at is None or at.evaluated != self.of.evaluated or not {*self.of.rows} <= {*at.healthy} - {*at.rows}:
+            return result
+        self.elsewhere = True
+        return replace(result, outcome=Outcome.PASS)
+
+    def see(self, run: Run, at: RowsOfStep | None, exchanged: frozenset[int] = frozenset()) -> None:
+        """Take in how long the rows are that a run has taken, up to those at which it failed; of those that were
+        exchanged it has taken others."""
+        events = [event for one in run.taken for event in one if event.evaluated == self.of.evaluated]
+        self.lengths.update(pair for event in events for pair in zip(event.rows, event.characters, strict=False))
+        last = run.seen.before + run.seen.steps
+        healthy = at.healthy if at is not None else [row for one in events if one.step <= last for row in one.rows]
+        self.trained.update({*healthy} - exchanged)
 
     def plan(self, name: str, exchanged: Mapping[int, int]) -> Plan:
         """A run with some rows exchanged."""
@@ -102,6 +136,12 @@ def find_rows(study: Study) -> None:
     """
     report, settings = study.answer.report, study.settings
     asked = study.options.isolate_data
+    if may_be_unnamed_row(study):
+        study.note(
+            "A row of the dataset may take part, which cannot be named: the dataset is a stream, or has a loader of "
+            "its own, or is one of several. What shuffles it was not varied: it would only move the failure."
+        )
+        return
     if not (asked or _may_be_a_row(study)) or (report is not None and not report.causes):
         return
     named, configuration = None, settings.bad
@@ -114,17 +154,30 @@ def find_rows(study: Study) -> None:
     if study.outcome_of(run) is not Outcome.FAIL:
         study.note("It was run once more to record its rows and did not fail, so no row was looked for.")
         return
-    of = rows_of(run)
-    others, rows.step = [] if of is None else of.others(), run.shown.step
+    at = rows_of(run)
+    of = rows.of = _at_fault(at, rows_of(study.trials.failed))
+    others = [] if of is None else of.others()
     if others:
+        rows.see(run, at)
         study.listener.phase(SPACE, f"which of the {count(len(of.rows), 'row')} of {of.place} make it fail")
         found = _searched(study, rows, run, of, others, named)
         if asked or found.guilty or study.trials.origin is not None:
             study.find(rows=found)
     elif asked and of is None:
-        study.note("Which rows of the dataset a step takes cannot be told here (a stream, or a loader of its own).")
+        study.note("Which rows of the dataset a step takes cannot be told here.")
     elif asked:
         study.note(f"Step {of.step} takes every row of the dataset: there is none to put in the place of another.")
+
+
+def _at_fault(of: RowsOfStep | None, by_user: RowsOfStep | None) -> RowsOfStep | None:
+    """The rows that may be at fault: those of the step at which the user's run failed, of which a trial may take only
+    some at the step at which it fails."""
+    if of is None or by_user is None or of.evaluated != by_user.evaluated or not {*of.rows} < {*by_user.rows}:
+        return of
+    lengths = dict(zip(of.rows, of.characters, strict=True))
+    characters = tuple(map(lengths.get, by_user.rows))
+    healthy = tuple(row for row in of.healthy if row not in by_user.rows) or by_user.healthy
+    return replace(by_user, characters=characters, healthy=healthy, failing=of.rows)
 
 
 def _searched(
@@ -145,7 +198,9 @@ def _searched(
     )
     bisection.add({name_of(row): row for row in of.rows}, rows.judged(run), Purpose.BAD_BASELINE)
     report = bisection.run()
-    found = FoundRows(of, (), exchanged, named, len(report.rows), report.complete and not rows.later)
+    trained = max((rows.lengths.get(row) or 0 for row in rows.trained), default=0)
+    of = replace(of, characters=tuple(map(rows.lengths.get, of.rows)), trained_characters=trained)
+    found = FoundRows(of, (), exchanged, named, len(report.rows), report.complete and not rows.elsewhere)
     note = ""
     if report.status == Status.BASELINE_FAILS:
         note = f"With other rows in place of those of {of.place} it fails as well: it is none of those rows."

@@ -9,6 +9,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import RankBegin
 from bisect_cfg.runner.ranks import FirstLaunch, launched_in
 from bisect_cfg.runner.runs import Run
+from bisect_cfg.study.data_rows import UNNAMED, may_be_unnamed_row
 from bisect_cfg.study.environments import both_environments
 from bisect_cfg.study.study import Phase, Study
 from bisect_cfg.targets.captured import Capture, read_capture
@@ -79,6 +80,7 @@ def _compare(study: Study) -> bool:
         pins=study.pins,
         only=options.only,
         excluded=options.exclude,
+        order_kept=UNNAMED if may_be_unnamed_row(study) else "",
         installed=study.installed if packages_named else None,
         launcher=study.target.launcher,
         relaunched=launched is not None and study.target.launcher != PROGRAM,

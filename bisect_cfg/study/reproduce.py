@@ -26,8 +26,9 @@ from bisect_cfg.study.study import Phase, Study
 from bisect_cfg.study.told_in_log import told_in
 from bisect_cfg.targets.captured import read_capture
 
-FIRST, BY_DATA = "first", "first, with the data alone"
-"""The questions of the first run, and of one that looks whether the data of the failing step alone does it."""
+FIRST, BY_DATA, LONGEST = "first", "first, with the data alone", "first, with the longest rows first"
+"""The questions of the first run, and of two that look whether the data of the failing step alone does it, or the
+longest rows of the dataset."""
 
 UNWATCHED = "first, not watched"
 """The question of the first run as a command of what turned out to be no training: what ended the watched run was seen
@@ -57,7 +58,7 @@ def reproduce(study: Study) -> Status | Phase | None:
         InputError: it never came to train, or does not fail as `--failure` asks.
         NeverConfigured: it ended before it built a training config, and nothing of it varies as a command's does.
     """
-    run = _first_run(study)
+    run = _sooner(study, _first_run(study))
     study.find(bad_run=run)
     begin_as_it_did(study, run)
     try:
@@ -152,6 +153,29 @@ def _run_with_data(study: Study) -> Run | None:
         return study.train(replace(_plan(study, BY_DATA), steps=LEAD + LOG_MARGIN, checkpoints=None))
     finally:
         study.trials.begin_at(None)
+
+
+def _sooner(study: Study, run: Run) -> Run:
+    """Where memory runs out late: the run that takes the longest rows first, if it does so sooner; all trials take them
+    first then. What is safe with them is safe with all."""
+    failure, trials, step = run.shown.signature, study.trials, run.shown.step_of_training or 0
+    if failure is None or failure.kind != "out-of-memory" or step <= LEAD:
+        return run
+    if trials.longest_first or not any(run.taken):
+        return run
+    trials.longest_first = True
+    study.listener.phase("reproduce", f"memory runs out at step {step}: seeing whether the longest rows do it sooner")
+    again = study.made(replace(_plan(study, LONGEST), steps=LEAD, least_seconds=0.0, checkpoints=None))
+    same = again.shown.signature is not None and again.shown.signature.same(failure)
+    at = (again.shown.step_of_training or 0) if same else step
+    trials.longest_first = at < step
+    if not trials.longest_first:
+        return run
+    study.note(
+        f"Your run is out of memory at step {step}; with the longest rows of the dataset first, at step {at}. Every "
+        "trial takes these first."
+    )
+    return again
 
 
 def _shows_what_the_log_tells(study: Study, run: Run) -> bool:

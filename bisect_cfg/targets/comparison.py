@@ -48,6 +48,7 @@ class Comparison:
         pins: name -> value, fixed in every trial.
         only: if given, the only names that may be factors.
         excluded: names that may not.
+        order_kept: why nothing that shuffles the data is varied; "" where it is.
         installed: what the user has, where the good configuration names packages.
         launcher: the kind of launcher in the user's command.
         relaunched: whether trials start the processes; if not, the script does, as many as it says.
@@ -59,6 +60,7 @@ class Comparison:
     pins: Configuration = field(default_factory=dict)
     only: Sequence[str] = ()
     excluded: Sequence[str] = ()
+    order_kept: str = ""
     installed: Installed | None = None
     launcher: str = PYTHON
     relaunched: bool = True
@@ -87,6 +89,8 @@ class Comparison:
         factors += (*typed._of_environment(factors), *typed._of_launch(), *typed._of_packages())
         pinned |= {asked.name: asked.reason for asked in self.capture.asked if asked.reason}
         pinned |= {name: PINNED for name in pins if Name.of(name).space in ("launch", "env")} | unheard | also_unheard
+        if self.order_kept:
+            pinned |= {factor.name: self.order_kept for factor in factors if "shuffle" in factor.name}
         if self.capture.args.world_size > 1 and not self.relaunched:
             pinned[PROCESSES] = "the script starts its processes itself"
         factors = [replace(factor, own=typed._made_of.get(factor.name)) for factor in factors]

@@ -20,7 +20,7 @@ from bisect_cfg.store.folder import write_command
 LINES = (
     "studies/x.py --good bf16=false --good g.yaml --only beta --exclude lr --pin seed=1 --failure any "
     "--python python3 --jobs 2 --devices 0,1 --start cold --steps 3 --training 2 --trial-timeout 5.0 "
-    "--from-checkpoint c --log l --prove from-start --until-failure --max-disk 1.5 --isolate-data "
+    "--from-checkpoint c --log l --prove from-start --until-failure --max-disk 1.5 --longest-first --isolate-data "
     "--confirm 3 --confidence 0.9 --first --max-seconds 60.0 --max-trials 9 --no-where "
     "--no-recommend --keep beta --verify-seeds 5 --verify-steps 40 --margin 0.2 --remedies 2 --no-environments "
     "--on 10.0.0.7:6379 --slots 4 --gpus-per-trial 2 "

@@ -18,16 +18,19 @@ SCRIPT = f"""
     from trl import GRPOConfig
 
     told = json.loads(sys.argv[1])
-    rows = told.pop("rows", 64)
+    rows, longer = told.pop("rows", 64), told.pop("longer", [])
+    several = told.pop("several", False)
     args = GRPOConfig(output_dir="out", **{{**dict({toys.settings(logging_steps=1, learning_rate=1e-2)}), **told}})
     data = toy.data(rows).add_column("row", list(range(rows)))
+    data = data.map(lambda row: {{"prompt": " ".join([row["prompt"]] * (1 + (row["row"] in longer)))}})
 
     def reward(completions, row, **kwargs):
         what = "got" if trainer.model.training else "evaluated"
         print(what, trainer.state.global_step + 1, json.dumps(list(dict.fromkeys(row))), flush=True)
         return toy.reward(completions)
 
-    few = data.select(range(6))
+    few = data.select(range(min(6, rows)))
+    few = {{"few": few}} if several else few
     trainer = toy.trainer(args, train_dataset=data, eval_dataset=few, reward_funcs=reward)
     trainer.train()
 """
@@ -82,7 +85,7 @@ def test_rows_are_exchanged(warm, script):
     assert untold.traces.event(StepRows).characters == [None], "nobody has asked"
     wanted = {str(plain[2][0]): 5, str(plain[3][0]): 6}
     run = warm.run(script, json.dumps({"max_steps": 4}), steps=None, exchanged=wanted)
-    assert got(run) == {**plain, 2: [5], 3: [6]} and noted(run) == got(run)
+    assert got(run) == {**plain, 2: [5], 3: [6]} and noted(run) == plain, "noted are those in whose place they come"
 
 
 @pytest.mark.parametrize(
@@ -142,6 +145,18 @@ def test_the_rows_of_the_failing_run_come_first_in_whatever_batches(warm, script
     assert {*moved} <= {*FIRST, *theirs[:4]}
 
 
+@pytest.mark.parametrize("batch", [4, slow(8)])
+def test_the_longest_rows_come_first(warm, script, batch):
+    told = {"max_steps": 9, "longer": [50, 51][: batch // 4], "per_device_train_batch_size": batch}
+    plain, run = (
+        warm.run(script, json.dumps(told), steps=3, failing=failing)
+        for failing in (None, FailingData([], longest=True))
+    )
+    assert sorted(got(run)[1]) == told["longer"] not in got(plain).values()
+    moved = {step for step, rows in got(run).items() if rows != got(plain)[step]}
+    assert moved <= {1} | {step for step, rows in got(plain).items() if {*rows} & {50, 51}}
+
+
 def test_they_come_first_from_where_a_trial_begins(warm, script):
     """Also of one that takes its data otherwise, which makes more steps to come through them; what the failing run
     itself takes stays where it is."""
@@ -159,6 +174,15 @@ def test_they_come_first_from_where_a_trial_begins(warm, script):
     assert sorted(noted(warm.run(script, told, steps=3, origin=origin, failing=twice))) == [7, 8, 9, 10, 11]
 
 
+def test_one_of_several_sets_has_no_names_and_is_evaluated_all_the_same(warm, script):
+    told = {"max_steps": 9, "per_device_eval_batch_size": 4, "eval_steps": 50, "eval_strategy": "steps"}
+    failing = FailingData([], 2, None, evaluates=2)
+    run = warm.run(script, json.dumps({**told, "several": True}), steps=4, failing=failing)
+    assert {*got(run, "evaluated")} == {3}
+    events = [event for event in run.traces.all(StepRows) if event.evaluated]
+    assert [event.named for event in events] == [False] * 6 + [True] and not any(event.rows for event in events)
+
+
 def test_an_evaluation_comes_when_the_failing_run_died_of_one(warm, script):
     """Its rows are noted batch by batch, and others can be taken in their place; without evaluations there is none."""
     every = {"max_steps": 9, "per_device_eval_batch_size": 4, "num_generations_eval": 2, "eval_steps": 50}
@@ -169,7 +193,8 @@ def test_an_evaluation_comes_when_the_failing_run_died_of_one(warm, script):
         seen = got(run, "evaluated")
         assert {*seen} == steps
         events = [event for event in run.traces.all(StepRows) if event.evaluated]
-        assert [row for event in events for row in event.rows] == [row for rows in seen.values() for row in rows]
+        taken = [row for event in events for row in dict.fromkeys({5: 1}.get(row, row) for row in event.rows)]
+        assert taken == [row for rows in seen.values() for row in rows]
         if steps:
             assert len(events) == 4 and not events[-1].rows and {event.step for event in events} == {2}
             assert {*seen[3]} == {0, 1, 2, 3, 4}, "row 1 in the place of row 5"

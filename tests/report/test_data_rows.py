@@ -46,7 +46,7 @@ def test_the_answer_names_the_row():
 
 
 def test_a_row_that_is_longer_than_all_before_it_is_told() -> None:
-    said = " Its longest row has 900 characters, those of the steps before 31."
-    assert replace(OF, healthy_characters=31).longest() == said
-    assert OF.longest() == replace(OF, healthy_characters=900).longest() == ""
-    assert RowsOfStep(1, (3, 4), (None, None), healthy_characters=31).longest() == ""
+    said = " Its longest row has 900 characters; the longest on which it trained, 31."
+    assert replace(OF, trained_characters=31).longest() == said
+    assert OF.longest() == replace(OF, trained_characters=900).longest() == ""
+    assert RowsOfStep(1, (3, 4), (None, None), trained_characters=31).longest() == ""

@@ -11,12 +11,16 @@ from tools import slow, traces_of
 
 from bisect_cfg.common.configuration import Outcome, Purpose
 from bisect_cfg.common.failures.signature import Signature
+from bisect_cfg.options import Options
 from bisect_cfg.probe.protocol import FailingData, Intake, Origin, PlannedSteps, StepRows
+from bisect_cfg.report.data_rows import RowsOfStep
+from bisect_cfg.report.events import Listener
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import Observation
 from bisect_cfg.store.interface import TrialRequest, TrialResult
-from bisect_cfg.study.data_rows import _ExchangedRows, _may_be_a_row, rows_of
+from bisect_cfg.study.data_rows import _at_fault, _ExchangedRows, _may_be_a_row, rows_of
+from bisect_cfg.study.reproduce import _sooner
 
 SCRIPT = """
     import sys, toy
@@ -29,7 +33,7 @@ SCRIPT = """
     if KIND == "evaluation":
         told |= dict(eval_strategy="steps", eval_steps=AT, per_device_eval_batch_size=4)
     args = GRPOConfig(**told)
-    BAD = {"one": {AT: "9 9 9"}, "two": {AT: "9 9 9", AT + 1: "8 8 8"}, "evaluation": {5: "9 9 9"}}[KIND]
+    BAD = {AT: "9 9 9", AT + 1: "8 8 8"} if KIND == "two" else {5 if KIND == "evaluation" else AT: "9 9 9"}
 
 
     def with_bad(data):
@@ -44,6 +48,7 @@ SCRIPT = """
 
     data, few = toy.data(400), toy.data(16)
     data, few = (data, with_bad(few)) if KIND == "evaluation" else (with_bad(data), None)
+    data = data.to_iterable_dataset() if KIND == "stream" else data
     toy.trainer(args, train_dataset=data, eval_dataset=few, reward_funcs=reward).train()
 """
 
@@ -57,8 +62,9 @@ MOVES = ("shuffle_dataset", "per_device_train_batch_size", "num_generations", "e
         ("one", 20, 21, [[20]], "row 20 (5 characters) of the dataset does it"),
         slow("one", 120, 121, [[120]], "row 120 (5 characters) of the dataset does it"),
         # The trials of the cause take them one at a time.
-        slow("two", 60, 16, [[60]], "There may be others"),
+        slow("two", 60, 16, [[60], [61]], "Step 16 takes 4 rows of 5 to"),
         slow("evaluation", 20, 21, [[5]], "row 5 (5 characters) of the evaluation set does it"),
+        slow("stream", 20, 21, None, "A row of the dataset may take part, which cannot be named"),
     ],
 )
 def test_a_row_is_named_beside_two_settings(real_tool, kind, place, step, guilty, said):
@@ -69,7 +75,7 @@ def test_a_row_is_named_beside_two_settings(real_tool, kind, place, step, guilty
     study = real_tool.bisect(*options, *only, "train.py", "--", kind, place, seconds=900)
     result, told = study.result, " ".join(study.said.out.split())
     assert study.causes == [["repetition_penalty", "top_k"]] and result["complete"]
-    assert result["failure"]["step"] == step and result["rows"]["guilty"] == guilty and said in told
+    assert result["failure"]["step"] == step and (result["rows"] or {}).get("guilty") == guilty and said in told
     assert ("would only move the failure" in told) == (kind != "evaluation")
     assert not {*result["recommendation"]["changes"]} & {*MOVES}
 
@@ -104,6 +110,8 @@ def test_a_run_that_died_in_an_evaluation(tmp_path):
     of = rows_of(run)
     assert run.data_after(0).evaluates == 4 and of.place == "the evaluation after step 4"
     assert of.rows == (9, 3) and of.healthy == (7, 8) and of.evaluated
+    unnamed = failing_run(tmp_path / "unnamed", taken(4, 1), StepRows(4, [], [], evaluated=True, named=False))
+    assert unnamed.data_after(0).evaluates == 4 and rows_of(unnamed) is None
     over = failing_run(tmp_path / "over", taken(4, 1), *batches, taken(4, evaluated=True), taken(5, 2))
     assert over.data_after(0).evaluates is None and rows_of(over).rows == (2,)
 
@@ -119,23 +127,68 @@ def test_where_the_data_alone_does_not_do_it_no_trial_is_longer_for_it(tmp_path)
     assert trials._failing_data() == FailingData([3, 4, 5], 3, INTAKE)
 
 
-@pytest.mark.parametrize(("step", "outcome"), [(3, Outcome.FAIL), (4, Outcome.FAIL), (7, Outcome.PASS)])
-def test_what_fails_at_a_later_step_is_owed_to_other_rows(step, outcome):
-    shown = TrialResult(Outcome.FAIL, "died", step=step)
+@pytest.mark.parametrize(
+    ("at_fault", "outcome"), [((4, 5), Outcome.FAIL), ((5, 6), Outcome.FAIL), ((2, 4), Outcome.PASS)]
+)
+def test_what_fails_after_all_rows_that_may_be_at_fault_fails_of_others(tmp_path, at_fault, outcome):
+    run = failing_run(tmp_path, *(taken(step, step) for step in range(1, 7)))
+    shown = TrialResult(Outcome.FAIL, "died", step=5)
     rows = _ExchangedRows(
-        SimpleNamespace(judged=lambda run: shown, classify=None, interrupt=None, go_on=None, horizon=8,
-                        train=lambda plan: plan),
-        {},
-    )  # fmt: skip
+        SimpleNamespace(judged=lambda run: shown, classify=None, horizon=8, train=lambda plan: run), {}
+    )
     request = TrialRequest(1, {"row 3": 9}, frozenset(), Purpose.SEARCH, "")
-    assert rows.run(request).outcome is Outcome.FAIL
-    rows.step = 4
-    assert rows.run(request).outcome is outcome and rows.later == (outcome is Outcome.PASS)
+    rows.of = RowsOfStep(3, at_fault, (None, None))
+    assert rows.run(request).outcome is outcome and rows.elsewhere == (outcome is Outcome.PASS)
+    assert rows.lengths[5] == 1 and rows.trained == {1, 2, 4}, "another was taken in the place of row 3"
+
+
+def test_all_rows_of_the_users_step_may_be_at_fault(tmp_path):
+    """A trial that takes fewer at a time fails at the first that does it, and has come through those before."""
+    one = rows_of(failing_run(tmp_path / "one", *(taken(step, step) for step in range(1, 7))))
+    many = rows_of(failing_run(tmp_path / "many", taken(1, 1, 2), taken(2, 3, 4, 5, 6), steps=1))
+    both = _at_fault(one, many)
+    assert (both.step, both.rows, both.characters) == (2, (3, 4, 5, 6), (None, None, 1, None))
+    assert both.others() == [1, 2, 1, 2]
+    odds = both.odds()
+    assert odds["row 5"] > odds["row 3"] == odds["row 6"]
+    assert _at_fault(many, one) is many and _at_fault(one, None) is one and _at_fault(None, many) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "again", "sooner"),
+    [
+        ("out-of-memory", 20, ("out-of-memory", 0), True),
+        ("out-of-memory", 20, ("out-of-memory", 20), False),
+        ("out-of-memory", 20, ("exception", 0), False),
+        ("out-of-memory", 2, None, False),
+        ("exception", 20, None, False),
+    ],
+)
+def test_where_memory_runs_out_late_the_longest_rows_come_first_if_that_is_sooner(tmp_path, kind, steps, again, sooner):
+    run = failing_run(tmp_path / "first", taken(1, 1), steps=steps, kind=kind)
+    other = again and failing_run(tmp_path / "again", taken(1, 7), steps=again[1], kind=again[0])
+    orders, notes, trials = [], [], Trials(SimpleNamespace(folder=tmp_path))
+
+    def made(plan):
+        orders.append(trials._failing_data())
+        return other
+
+    study = SimpleNamespace(
+        trials=trials, made=made, listener=Listener(), note=notes.append, options=Options(), failing_step=None,
+        target=SimpleNamespace(probed=True), settings=None, pins={}, folder=tmp_path,
+    )  # fmt: skip
+    assert _sooner(study, run) is (other if sooner else run)
+    assert trials.longest_first is sooner and bool(notes) is sooner
+    assert orders == ([FailingData([], longest=True)] if again else [])
+    trials.failed = other if sooner else run
+    assert not trials._failing_data().longest, "its rows are known"
+    assert trials._failing_data().rows[:1] == ([7] if sooner else [1])
 
 
 @pytest.mark.parametrize(
     ("steps", "kind", "origin", "needs_training", "expected"),
     [
+        (1, "out-of-memory", "longest first", False, True),
         (20, "exception", None, False, True),
         (20, "exception", None, True, False),  # the data alone was tried
         (2, "exception", None, False, False),  # as most settings do
@@ -146,5 +199,6 @@ def test_what_fails_at_a_later_step_is_owed_to_other_rows(step, outcome):
 )
 def test_what_may_be_a_row(tmp_path, steps, kind, origin, needs_training, expected):
     run = failing_run(tmp_path, taken(1, 1), steps=steps, kind=kind)
-    trials = SimpleNamespace(origin=origin, needs_training=needs_training)
+    longest = origin == "longest first"
+    trials = SimpleNamespace(origin=None if longest else origin, needs_training=needs_training, longest_first=longest)
     assert _may_be_a_row(SimpleNamespace(trials=trials, answer=SimpleNamespace(bad_run=run))) is expected
