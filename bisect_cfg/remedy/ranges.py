@@ -137,7 +137,8 @@ def _spaced(kind: str, good: float, bad: float) -> list[float]:
 
 def _shortest(kind: str, good: float, points: list[float], bad: float) -> list[float]:
     """The points with as few digits as keep the steps equal enough."""
-    longest = math.inf if kind == "linear" else math.log(RATIO * ROUNDING)
+    low = min(good, bad)
+    longest = math.log(RATIO * ROUNDING) if kind != "linear" else low * (RATIO * ROUNDING - 1) if low > 0 else math.inf
     place = SCALES[kind][0]
     for digits in (2, 3, 4):
         rounded = [_rounded(kind, value, digits) for value in points]

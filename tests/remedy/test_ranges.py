@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bisect_cfg.remedy.ranges import LINEAR_STEPS, RATIO, ROUNDING, search_range_of
@@ -68,6 +68,7 @@ def test_what_is_no_range(name, good, bad):
     assert search_range_of(name, good, bad) is None
 
 
+@example(909474.0, 1.96875, False, 0.0)  # on a linear scale, where two digits are too few
 @given(st.floats(1e-12, 1e6), st.floats(1.001, 1e9), st.booleans(), st.floats(0, 1))
 def test_neighbours_are_within_the_ratio_and_nothing_lies_outside(good, factor, downwards, share):
     good, bad = (good * factor, good) if downwards else (good, good * factor)
