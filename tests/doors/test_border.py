@@ -215,24 +215,6 @@ def test_commands_that_are_given_them(tool, command):
         assert not re.search("^Traceback|Internal error", said.all, re.MULTILINE), (name, said.all)
 
 
-@pytest.mark.training
-def test_a_study_whose_answer_is_damaged(tool):
-    (tool.folder / "s/trials").mkdir(parents=True)
-    whole = {"status": "isolated", "target": {"script": "x.py", "arguments": []}, "trials": []}
-    row = {"number": 0, "outcome": "FAIL", "purpose": "search"}
-    for change, key in (
-        ({"causes": [{"parameters": {"a": 5}}]}, "causes"), ({"trials": [5]}, "trials"), ({"target": 5}, "target"),
-        ({"trials": [{**row, "values": 5}]}, "values"), ({"trials": [{**row, "number": "x"}]}, "number"),
-        ({"failure": "x"}, "failure"), ({"notes": [5]}, "notes"), ({"recommendation": {"changes": []}}, "changes"),
-        ({"status": 5}, "status"), ({"seconds": "x"}, "seconds"), ({"not_varied": []},
-        "not_varied"),
-    ):  # fmt: skip
-        (tool.folder / "s/result.json").write_text(json.dumps({**whole, **change}))
-        for form in ("md", "json", "html"):
-            said = tool("report", "s", "--format", form)
-            assert said.status == 2 and key in said.all and "Traceback" not in said.all, (change, said.all)
-
-
 @pytest.mark.parametrize(("change", "status"), [
     ("UPDATE trials SET state='x'", 70), ("UPDATE trial_user_attributes SET value_json='['", 70),
     ("ALTER TABLE trials RENAME COLUMN state TO other", 2),

@@ -62,12 +62,10 @@ def shell(tool: Tool, command: str, **options: object):
 
 @pytest.mark.parametrize(("options", "words"), [
     (["--margin", "nan"], "--margin"), (["--max-seconds", "1e400"], "--max-seconds"),
-    (["--confidence", "nan"], "--confidence"), (["--trial-timeout", "NaN"], "--trial-timeout"),
     (["--good", "learning_rate=nan"], "NaN"), (["--good", "learning_rate=1e999"], "larger than a number"),
     (["--good", "run_name=!!binary aGk="], "binary"), (["--good", "a=&a [*a]"], "contains itself"),
     (["--good", "beta=1", "--good", "beta=0.5"], "beta twice"),
-    (["--pin", "output_dir=x"], "--pin output_dir"), (["--pin", "hub_model_id=x"], "--pin hub_model_id"),
-    (["--pin", "beta=1", "--pin", "args.beta=2"], "beta twice"),
+    (["--pin", "output_dir=x"], "--pin output_dir"), (["--pin", "beta=1", "--pin", "args.beta=2"], "beta twice"),
     (["--storage", "redis://localhost"], "redis://localhost"), (["--storage", "nonsense://x"], "nonsense://x"),
     (["--storage", "sqlite:////no/such/folder/x.db"], "unable to open"), (["--storage", "x"], "The storage x"),
     (["--failure", "a{99999999999999}"], "--failure"), (["--devices", "a,b"], "--devices must be CUDA devices"),
@@ -78,16 +76,6 @@ def test_before_the_first_run(tool, options, words):
     write(tool.folder)
     assert_told(tool("bisect", "train.py", "--study", "s", *options), words)
     assert not (tool.folder / "s").exists()
-
-
-@pytest.mark.parametrize(("text", "words"), [
-    ("learning_rate: 1.0e-6\nlearning_rate: 2.0e-6\n", "comes twice"), ("a: " + "[" * 3000, "not valid YAML"),
-    ("a: \x00\n", "good.yaml"), ("a: !!binary aGk=\n", "binary"), ("learning_rate: .nan\n", "NaN"),
-])  # fmt: skip
-def test_good_files(tool, text, words):
-    write(tool.folder)
-    (tool.folder / "good.yaml").write_text(text)
-    assert_told(tool("bisect", ".", "--study", "s"), words)
 
 
 @pytest.mark.parametrize(("options", "words"), [
@@ -363,13 +351,9 @@ def test_values_from_python_are_taken_as_they_are(tool):
 
 
 @pytest.mark.parametrize(("options", "error"), [
-    ({"margin": float("nan")}, "InputError"), ({"max_seconds": float("inf")}, "InputError"),
-    ({"jobs": True}, "InputError"),
-    ({"steps": 1.5}, "InputError"), ({"confirm": "3"}, "InputError"), ({"start": "fast"}, "InputError"),
+    ({"margin": float("nan")}, "InputError"), ({"jobs": True}, "InputError"), ({"nonsense": 1}, "TypeError"),
     ({"good": {"learning_rate": float("nan")}}, "InputError"), ({"good": {"learning_rate": object()}}, "InputError"),
-    ({"nonsense": 1}, "TypeError"), ({"excluded": "lr"}, "TypeError"), ({"confirm": 0}, "InputError"),
-    ({"good": {"hub_token": "abc"}}, "InputError"), ({"first": 3}, "InputError"),
-    ({"remedies": -3}, "InputError"), ({"log": 5}, "InputError"),
+    ({"good": {"hub_token": "abc"}}, "InputError"), ({"first": 3}, "InputError"), ({"log": 5}, "InputError"),
 ])  # fmt: skip
 def test_options_from_python(tmp_path, monkeypatch, options, error):
     import bisect_cfg
