@@ -49,6 +49,16 @@ ALONE_SECONDS = 20.0
 """A site that hears nothing for so long ends. The tool says every second that it is there."""
 
 
+OF_THE_MACHINE = (
+    "HOSTNAME", "TMPDIR", "TEMP", "TMP", "XDG_RUNTIME_DIR", "DISPLAY", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+    "DBUS_SESSION_BUS_ADDRESS", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SSH_AUTH_SOCK", "JOURNAL_STREAM",
+    "INVOCATION_ID",
+)  # fmt: skip
+OF_THE_JOB = ("SLURM_", "SLURMD_", "RAY_", "PMI_", "PMIX_", "OMPI_", "PBS_", "LSB_", "KUBERNETES_", "BISECT_CFG_")
+"""Variables, and beginnings of variables, that say something about one machine or one job: no site takes them from the
+user's environment (docs/cluster.md lists them)."""
+
+
 class SiteProcess:
     """The process. Serve, then close it."""
 
@@ -95,7 +105,9 @@ class SiteProcess:
     ) -> None:
         """Become a site of this study."""
         os.environ.clear()
-        os.environ.update(environment)
+        for name, value in environment.items():
+            if name not in OF_THE_MACHINE and not name.startswith(OF_THE_JOB):
+                os.environ[name] = value
         folder, seen = Path(setup["folder"]), False
         with contextlib.suppress(OSError):
             os.chdir(cwd)

@@ -63,15 +63,6 @@ INTERRUPT_SECONDS = 2.5
 CLOSE_SECONDS = 20.0
 """The same for the engine process, which ends all sites: a daemon that ignores signals takes a site seconds to end."""
 
-OF_THE_MACHINE = (
-    "HOSTNAME", "TMPDIR", "TEMP", "TMP", "XDG_RUNTIME_DIR", "DISPLAY", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
-    "DBUS_SESSION_BUS_ADDRESS", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SSH_AUTH_SOCK", "JOURNAL_STREAM",
-    "INVOCATION_ID",
-)  # fmt: skip
-OF_THE_JOB = ("SLURM_", "SLURMD_", "RAY_", "PMI_", "PMIX_", "OMPI_", "PBS_", "LSB_", "KUBERNETES_", "BISECT_CFG_")
-"""Variables, and beginnings of variables, that say something about one machine or one job: no site gets them of the
-user's environment (docs/cluster.md lists them)."""
-
 WORD_FILE = "word"
 """File of the study folder with a random word: a site that reads it sees the folder."""
 
@@ -430,13 +421,8 @@ class SiteEngine:
             self._lose(self._slots[slot], "its site started again")
         one = self._slots[slot] = _Slot(slot, node, time.monotonic())
         setup = {**self._setup, "devices": devices, "jobs": jobs, "name": f"-{slot}"}
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in OF_THE_MACHINE and not name.startswith(OF_THE_JOB)
-        }
         self._say(
-            one, op="hello", target=self._target, setup=setup, environment=environment, cwd=os.getcwd(),
+            one, op="hello", target=self._target, setup=setup, environment=dict(os.environ), cwd=os.getcwd(),
             files=list(self._files), word=self._word,
         )  # fmt: skip
 

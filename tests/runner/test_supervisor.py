@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tools import QUICK, assert_clear, slow, until
+from tools import QUICK, assert_clear, until
 from toys import script
 
 from bisect_cfg.errors import InputError
@@ -160,8 +160,6 @@ UNWATCHED = """
         bare = ["env", "-i", "PYTHONPATH=" + os.environ["PYTHONPATH"], sys.executable, *me]
         subprocess.call({
             "env -i": bare,
-            "isolated": [sys.executable, "-I", *me],
-            "without site": [sys.executable, "-S", *me],
             "daemon": ["setsid", "-f", *bare],
         }[sys.argv[1]])
         time.sleep(60)
@@ -176,9 +174,8 @@ UNWATCHED = """
 
 @pytest.mark.parametrize(
     ("command", "way"),
-    [("bisect", "env -i"), *(slow("bisect", way) for way in ("isolated", "without site")),
-     ("bisect", "daemon"), ("doctor", "env -i")],
-)  # fmt: skip
+    [("bisect", "env -i"), ("bisect", "daemon"), ("doctor", "env -i")],
+)
 def test_training_that_nothing_watches_is_ended(tool, torch_library, library, command, way):
     (tool.folder / "train.py").write_text(textwrap.dedent(UNWATCHED))
     (tool.folder / "out").mkdir()

@@ -156,33 +156,6 @@ def test_slow_is_no_hang_and_a_hang_is_found_at_once_if_it_is_known(bench: Bench
     assert "where an earlier run hung" in again.hang and again.stood == judge.stood, log
 
 
-# ------------------------------------------------------------------------------------------ what a script can do to it
-
-WRITES = """
-    import os, sys
-    from trl import GRPOConfig, GRPOTrainer
-    args = GRPOConfig(output_dir="out")
-
-    def step(number):
-        for descriptor in range(3, 512):
-            try:
-                os.write(descriptor, b"\\xff" * 4096)
-            except OSError:
-                pass
-
-    GRPOTrainer(args, step).train()
-"""
-
-
-def test_a_script_that_writes_to_all_descriptors_does_not_spoil_the_count(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    (tmp_path / "train.py").write_text(textwrap.dedent(WRITES))
-    ending, traces, log = bench("writes")
-    assert ending.exit_code == 0 and len(traces.metrics.rows) == 5, log
-    count, phase = heartbeat_in(traces.folder)
-    assert count < 1000 and phase == ""
-
-
 def test_a_file_that_is_no_count_is_none(tmp_path: Path) -> None:
     beat = tmp_path / "heartbeat"
     assert heartbeat_in(tmp_path) == (0, "")
