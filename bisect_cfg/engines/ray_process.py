@@ -65,14 +65,11 @@ class Slot:
             if lines:
                 return [line.decode() for line in lines]
 
-    def write(self, lines: list[str]) -> bool:
-        """Pass lines on to the site; whether it is there."""
-        try:
-            self._site.stdin.write("".join(lines).encode())
+    def write(self, line: str) -> None:
+        """Pass a line on to the site; if it is gone, `read` says so."""
+        with contextlib.suppress(OSError, ValueError):
+            self._site.stdin.write(line.encode())
             self._site.stdin.flush()
-        except (OSError, ValueError):
-            return False
-        return True
 
     def close(self) -> None:
         """Let the site end, and wait for it."""
@@ -178,12 +175,9 @@ class Holder:
     def _pass_on(self, number: int) -> None:
         """Pass lines on to the site of a slot, in their order: an actor with several threads keeps none."""
         while True:
-            lines = [self._queues[number].get()]
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    lines.append(self._queues[number].get_nowait())
+            line = self._queues[number].get()
             with contextlib.suppress(self._ray.exceptions.RayError, KeyError):  # who reads it, says so
-                self._ray.get(self._actors[number].write.remote(lines))
+                self._ray.get(self._actors[number].write.remote(line))
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from bisect_cfg.remedy.remedy import Aim, Attempt, Proposal, Ran, Terms, Wishes,
 from bisect_cfg.remedy.schedule import Prefix, left_out, prefix_for, reached_full_rate, total_steps, warmup_of
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import Trials
-from bisect_cfg.runner.verdict import INVALID, Ended, Verdict
+from bisect_cfg.runner.verdict import INVALID, Verdict
 from bisect_cfg.store.causes import Cause, Report
 from bisect_cfg.targets.captured import entries
 from bisect_cfg.targets.factors import DEFAULT, build_request
@@ -223,7 +223,7 @@ class Isolated:
         warmup = warmup_of(values, self._total)  # over before the run began, if it went on from a checkpoint
         began = seen.before > 0 and warmup is not None and warmup <= seen.before
         rate = values.get("learning_rate")
-        if seen.ended is Ended.HORIZON and not began:
+        if seen.at_horizon and not began:
             if reached_full_rate(run.traces.metrics.rows, rate) is False:
                 why = "its warmup was not over when it ended"
                 return Health(False, None, why, None, "not healthy: warmup", too_short=True)

@@ -37,7 +37,6 @@ from bisect_cfg.report.sentences import failure as sentence
 from bisect_cfg.runner.environments import Environments, size_of
 from bisect_cfg.runner.ranks import ranks_of
 from bisect_cfg.runner.runs import Run, purpose_again
-from bisect_cfg.runner.verdict import Ended
 from bisect_cfg.runner.where import Place
 from bisect_cfg.store.causes import RETURNED_FALSE, Cause, ConfigFile, Levels, Report, Trial, wilson
 from bisect_cfg.targets.captured import read_capture
@@ -227,7 +226,7 @@ def _unvaried(found: Findings) -> dict[str, Levels]:
 def _watched(found: Findings, cause: Cause) -> int | None:
     numbers = (number for claim in cause.evidence.without.values() for number in claim.trials)
     runs = (found.details.get(number, {}).get("observation") for number in numbers)
-    return min((run["steps"] for run in runs if run and run["ended"] == Ended.HORIZON), default=None)
+    return min((run["steps"] for run in runs if run and run.get("at_horizon")), default=None)
 
 
 def _in_one_process(found: Findings, subset: Sequence[str] | None) -> bool:

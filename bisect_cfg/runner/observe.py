@@ -30,7 +30,6 @@ from bisect_cfg.runner.verdict import (
     REFUSED,
     SKIPPED,
     UNWATCHED,
-    Ended,
     Metrics,
     Observation,
     trace_of,
@@ -71,10 +70,11 @@ def observe(traces: Traces, ending: Ending) -> Observation:
         death = _death(traces, log, ending)
     if begun is not None and (unheard := _not_handed_over([traces, *(rank.traces for rank in several)])):
         death = _says_nothing(f"the script trained without being handed {', '.join(unheard)} as this trial has it")
+    end = traces.event(protocol.TrainEnd)
     blamed = next((rank.traces for rank in several if rank.number == death.rank), traces)
     seen = replace(
         death,
-        ended=_ended(death, traces.event(protocol.TrainEnd)),
+        at_horizon=death.died is None and end is not None and end.stopped == "horizon",
         steps=len(blamed.metrics.rows),
         seconds=ending.seconds,
         trained=begun is not None,
@@ -97,14 +97,6 @@ def _not_handed_over(processes: Sequence[Traces]) -> list[str]:
     told = [event for traces in processes for event in traces.all(protocol.ConfigResolved) if event.kind == "script"]
     handed = {Name("script", key).full for event in told for key in event.values}
     return [name for name in orders if Name.of(name).space == "script" and name not in handed]
-
-
-def _ended(death: Observation, end: protocol.TrainEnd | None) -> Ended:
-    if death.died is not None:
-        return Ended.FAILURE
-    if end is None:
-        return Ended.STOPPED
-    return Ended.HORIZON if end.stopped == "horizon" else Ended.END
 
 
 def _death_of_several(ranks: Sequence[Rank], log: Path, ending: Ending) -> Observation:
@@ -236,9 +228,8 @@ def observe_command(traces: Traces, ending: Ending) -> Observation:
     """What was seen of a run of any command, by what it printed into ``log.txt``."""
     rows = traces.metrics.rows
     died, message = _death_of_command(traces.folder / "log.txt", ending)
-    ended = Ended.FAILURE if died is not None else Ended.END if ending.exit_code == 0 else Ended.STOPPED
     steps = rows[-1]["step"] if rows else 0
-    seen = Observation(died, ended, steps, ending.seconds, scrub(message), trained=bool(rows), counted=bool(rows))
+    seen = Observation(died, steps, ending.seconds, scrub(message), trained=bool(rows), counted=bool(rows))
     return replace(seen, trace=trace_of(seen, Metrics(rows)))
 
 

@@ -7,7 +7,6 @@ runs, so a `Verdict` is never stored; callers that need one judge again. Everyth
 
 from __future__ import annotations
 
-import enum
 import functools
 import hashlib
 import re
@@ -44,27 +43,18 @@ HINDERS = "collapse"
 weights under an infinite gradient norm train on."""
 
 
-class Ended(enum.StrEnum):
-    """What ended a run."""
-
-    FAILURE = "failure"
-    HORIZON = "horizon"
-    END = "end"  # the script's training is over
-    STOPPED = "stopped"  # we ended it, having seen enough
-
-
 @dataclass(frozen=True)
 class Observation:
     """What one run did. Its steps are counted from where it began."""
 
     died: Signature | None = None  # what ended it before its time; None if it reached its horizon or its own end
-    ended: Ended = Ended.END
     steps: int = 0  # completed
     seconds: float = 0.0
     message: str = ""  # what it died of in its own words, on one line
     place: str = ""  # where it died or hung, ``function (file.py:27)``; "" if unknown
     after: str = ""  # the exception that NaN weights led to; of a hang, which other processes wait, and where
     rank: int | None = None  # of several processes, the one that this is about
+    at_horizon: bool = False  # whether it came to the end of what it was to make
     trained: bool = True
     counted: bool = True  # a command that prints no metrics has no steps
     before: int = 0  # steps of the training before the run's first

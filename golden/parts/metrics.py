@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bisect_cfg.common.failures import health
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.runner.verdict import Ended, Failure, Metrics, Observation, Standard, judge
+from bisect_cfg.runner.verdict import Failure, Metrics, Observation, Standard, judge
 from golden.tables import drawn
 
 TABLES = Path(__file__).parent.parent / "data" / "metrics"
@@ -36,7 +36,7 @@ def answers() -> Iterator[tuple[str, object]]:
 def answer(rows: Sequence[health.Row], earlier: Sequence[health.Row]) -> dict[str, object]:
     """All that is frozen of one table."""
     at_end, on_the_way = (health.symptoms(rows, ended, earlier) for ended in (True, False))
-    run = Observation(None, Ended.END, len(rows), 1.0)
+    run = Observation(None, len(rows), 1.0)
     standards = {name: Standard(Failure(signature)) for name, signature in STUDIED.items()}
     shown = judge(run, Metrics(rows, earlier))
     verdicts = {name: judge(run, Metrics(rows, earlier), standard) for name, standard in standards.items()}

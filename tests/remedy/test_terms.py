@@ -11,7 +11,7 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.remedy.remedy import Aim, Attempt, Wishes
 from bisect_cfg.remedy.terms import Health, Isolated
 from bisect_cfg.runner.runs import Run
-from bisect_cfg.runner.verdict import Ended, Failure, Metrics, Observation, Standard
+from bisect_cfg.runner.verdict import Failure, Metrics, Observation, Standard
 from bisect_cfg.store.causes import Report
 from bisect_cfg.targets.captured import NOTHING_SEEN
 from bisect_cfg.targets.factors import Factor, Factors
@@ -30,11 +30,11 @@ Settings = SimpleNamespace | Factors
 
 
 def run(
-    steps: int = 12, died: Signature | None = None, counted: bool = True, ended: str = "horizon", rate: float = 1e-6,
+    steps: int = 12, died: Signature | None = None, counted: bool = True, at_horizon: bool = True, rate: float = 1e-6,
     loss: float = 1.0,
 ) -> Run:  # fmt: skip
     rows = [{"step": step + 1, "loss": loss**step, "learning_rate": rate} for step in range(steps)]
-    seen = Observation(died, Ended(ended), steps, 1.0, counted=counted)
+    seen = Observation(died, steps, 1.0, at_horizon=at_horizon, counted=counted)
     traces = SimpleNamespace(
         metrics=SimpleNamespace(rows=rows), event=lambda kind: SimpleNamespace(max_steps=1000), as_metrics=Metrics(rows)
     )
@@ -53,12 +53,12 @@ def health(settings: Settings, ran: Run, configuration: dict = BAD, counted: boo
 
 def test_a_script_that_has_not_met_its_rate_is_too_short_unless_it_came_to_its_end():
     assert health(SCRIPT, run()).too_short
-    assert health(SCRIPT, run(ended="end")) == health(SCRIPT, run(rate=1e-3)) == Health(True)
+    assert health(SCRIPT, run(at_horizon=False)) == health(SCRIPT, run(rate=1e-3)) == Health(True)
 
 
 @pytest.mark.parametrize("named", [BAD, {"warmup_steps": "10 %", "fp16": "no", "learning_rate": "3e-5"}])
 def test_what_a_commands_settings_mean_is_not_known_whatever_they_are_called(named):
-    assert health(COMMAND, run(), named) == health(COMMAND, run(ended="stopped"), named) == Health(True)
+    assert health(COMMAND, run(), named) == health(COMMAND, run(at_horizon=False), named) == Health(True)
 
 
 @pytest.mark.parametrize("settings", [SCRIPT, COMMAND])

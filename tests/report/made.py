@@ -16,7 +16,7 @@ from bisect_cfg.report.answer_of import answer_of
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import Traces
-from bisect_cfg.runner.verdict import Ended, Observation
+from bisect_cfg.runner.verdict import Observation
 from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Levels, Report, Trial
 from bisect_cfg.store.state import State
 from bisect_cfg.targets.captured import Capture, Source
@@ -27,7 +27,7 @@ DEFAULTS = {"bf16": False, "learning_rate": 1e-6, "beta": 0.0}
 RAW = {"bf16": True, "learning_rate": 1e-3, "beta": 0.0}
 SCRIPT = "from trl import GRPOConfig, GRPOTrainer\n\nargs = GRPOConfig(\n    bf16=True,\n    learning_rate=1e-3,\n)\n"
 
-HEALTHY = Observation(None, Ended.HORIZON, 10, 2.0, training_seconds=1.0)
+HEALTHY = Observation(None, 10, 2.0, at_horizon=True, training_seconds=1.0)
 DIED = dataclasses.replace(
     HEALTHY, died=Signature("signal", "SIGFPE"), steps=2, message="SIGFPE", place="step (train.py:9)"
 )

@@ -31,7 +31,7 @@ from bisect_cfg.runner import clean
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import Traces
-from bisect_cfg.runner.verdict import Ended, Failure, Standard
+from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.runner.watch import Ending
 
 BEGUN, ENDED = TrainBegin(), TrainEnd(5, "horizon")
@@ -78,7 +78,7 @@ def outcome(run: Run, studied: Signature, *usual: str) -> Outcome:
 def test_pass(seen: Seen) -> None:
     run = seen(BEGUN, ENDED, rows=FIVE)
     assert run.shown.signature is None and run.seen.steps == run.shown.step == 5
-    assert run.seen.pace == pytest.approx(0.1) and run.seen.ended is Ended.HORIZON
+    assert run.seen.pace == pytest.approx(0.1) and run.seen.at_horizon
     assert outcome(run, SIGFPE) is Outcome.PASS
 
 
@@ -110,7 +110,6 @@ def test_pass(seen: Seen) -> None:
 def test_what_a_run_died_of(seen: Seen, events, ending, died) -> None:
     run = seen(*events, **ending)
     assert str(run.seen.died) == died
-    assert (run.seen.ended is Ended.FAILURE) == (run.seen.died is not None)
     other = outcome(run, Signature("exception", "KeyError", "x"))
     assert other is (Outcome.PASS if died == "None" else Outcome.UNRESOLVED), "it is not what is studied"
 

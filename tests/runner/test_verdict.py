@@ -22,7 +22,6 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import (
     SAY_NOTHING,
-    Ended,
     Failure,
     Metrics,
     Observation,
@@ -63,7 +62,7 @@ usual = st.frozensets(st.sampled_from(["collapse", "no-gradient"]))
 def test_a_pass_shows_nothing_a_failure_is_the_one_under_study_and_only_a_pass_is_healthy(
     died, kinds, failure, usual, compared
 ) -> None:
-    seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0)
+    seen = Observation(died, 12, 1.0)
     verdict = judge(seen, Metrics(rows(*kinds)), Standard(failure, usual, good=rows() if compared else None))
     assert (verdict.signature is None) == (verdict.outcome is Outcome.PASS)
     if verdict.outcome is Outcome.FAIL and failure is not None:
@@ -77,12 +76,12 @@ def test_a_pass_shows_nothing_a_failure_is_the_one_under_study_and_only_a_pass_i
 
 def test_what_might_have_come_back_counts_at_the_end() -> None:
     late = [row | {"loss": float("nan") if row["step"] > 9 else 0.1} for row in rows()]
-    assert judge(Observation(None, Ended.END, 12, 1.0), Metrics(late)).signature == Signature("non-finite", "loss")
+    assert judge(Observation(None, 12, 1.0), Metrics(late)).signature == Signature("non-finite", "loss")
 
 
 def test_a_collapse_that_comes_before_the_failure_as_well_does_not_hide_it() -> None:
     """The reward of a curriculum falls by design, in the failing run too."""
-    seen, collapsed = Observation(None, Ended.END, 12, 1.0), Metrics(rows("collapse"))
+    seen, collapsed = Observation(None, 12, 1.0), Metrics(rows("collapse"))
     assert judge(seen, collapsed, Standard(Failure(CRASH))).outcome is Outcome.UNRESOLVED
     verdict = judge(seen, collapsed, Standard(Failure(CRASH, despite=frozenset({"collapse"})), good=rows()))
     assert verdict.outcome is Outcome.PASS and verdict.signature is None and verdict.healthy is False
@@ -122,7 +121,7 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(
     """A run that collapses while a crash is studied was UNRESOLVED to the search and a pass to what proves it. What was
     stored of it is judged anew when more is known of the good run."""
     folder = tmp_path_factory.getbasetemp() / "trials" / "3"
-    seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0, message=str(died or ""))
+    seen = Observation(died, 12, 1.0, message=str(died or ""))
     run = Run(seen, traces_of(folder, rows=rows(*kinds)), folder, 12, "cold")
     runner = Trials(SimpleNamespace(site=SimpleNamespace(folder=folder.parents[1])))
     runner.standard = Standard(failure, usual)
@@ -152,7 +151,7 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(
 
 @given(st.sampled_from([CRASH, NAN, Signature("exception", "ValueError", "no")]), st.integers(1, 12))
 def test_equal_runs_have_equal_traces_and_one_bit_tells_them_apart(died, steps) -> None:
-    seen, made = Observation(died, Ended.FAILURE, steps, 1.0), rows()[:steps]
+    seen, made = Observation(died, steps, 1.0), rows()[:steps]
     timed = [{**row, "time": 17.0 + row["step"]} for row in made]
     other = [*made[:-1], {**made[-1], "grad_norm": made[-1]["grad_norm"] + 2**-52}]
     assert trace_of(seen, Metrics(made)) == trace_of(seen, Metrics(timed)) != ""
@@ -164,12 +163,12 @@ NO_TRACE = (Signature("hang"), Signature("out-of-memory", "GPU"), Signature("sig
 
 @pytest.mark.parametrize(("died", "made"), [*((one, rows()) for one in (*NO_TRACE, None)), (CRASH, [])])
 def test_where_nothing_follows_from_metrics_there_is_no_trace(died, made) -> None:
-    assert trace_of(Observation(died, Ended.FAILURE, len(made), 1.0), Metrics(made)) == ""
+    assert trace_of(Observation(died, len(made), 1.0), Metrics(made)) == ""
 
 
 def test_of_a_silent_failure_the_trace_ends_where_it_is_certain() -> None:
     """How long a run goes on after that depends on when somebody looks."""
-    seen, long = Observation(None, Ended.STOPPED, 12, 1.0), rows("collapse")
+    seen, long = Observation(None, 12, 1.0), rows("collapse")
     certain = judge(seen, Metrics(long)).step
     whole = trace_of(seen, Metrics(long))
     assert whole == trace_of(seen, Metrics(long[:certain])) != ""
@@ -192,7 +191,7 @@ SAMPLED = Signature("exception", "RuntimeError", "probability tensor contains ei
 ])  # fmt: skip
 def test_an_infinite_reward_is_the_same_failure_whatever_it_leads_to(died, shown, outcome):
     """... which depends on the completions of the step: in one trial the weights break, another survives it."""
-    seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0, non_finite_at=7 if died is NAN else None)
+    seen = Observation(died, 12, 1.0, non_finite_at=7 if died is NAN else None)
     broken = [{**row, "reward": float("inf") if row["step"] == 5 else 0.3} for row in rows()]
     verdict = judge(seen, Metrics(broken), Standard(Failure(REWARD, silent=True)))
     assert (verdict.signature, verdict.outcome) == (shown, outcome)
