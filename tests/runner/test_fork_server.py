@@ -107,12 +107,6 @@ def test_a_script_that_uses_descriptors_of_others_is_started_further_back(starte
     assert {path.read_text() for path in Path().glob("mine-*.txt")} <= {""}, "nothing of ours is in its files"
 
 
-def test_a_script_with_a_thousand_files_open(started):
-    raised = "from resource import *\nsetrlimit(RLIMIT_NOFILE, (4096, getrlimit(RLIMIT_NOFILE)[1]))\n"
-    case = started(before=raised + "files = [open(os.devnull) for _ in range(1100)]")
-    assert case.train(1).shown.signature is None
-
-
 # ------------------------------------------------------------------------------- building a configuration that hangs
 
 
@@ -126,20 +120,6 @@ def test_building_that_does_not_come_back_is_no_answer(started, monkeypatch, wha
     assert case.starts.resolve(asked_with(case, 0.25)).error is None
     assert case.train(1).shown.signature is None, "and the server stands"
     assert not Path("out").exists()
-
-
-def test_trials_end_while_a_configuration_is_being_built(started, tmp_path):
-    built, found = tmp_path / "may be built now", []
-    case = started(build=f"[time.sleep(0.01) for _ in iter(lambda: os.path.exists({str(built)!r}), True)]")
-    item = asked_with(case, 0.5)
-    asking = threading.Thread(target=lambda: found.append(case.starts.resolve(item)))
-    asking.start()
-    for number in range(1, 4):
-        assert case.train(number).shown.signature is None
-    assert not found, "the trials waited for the building"
-    built.touch()
-    asking.join()
-    assert found[0].error is None and not found[0].unanswered
 
 
 # --------------------------------------------------------------------------------------------- several trials at once

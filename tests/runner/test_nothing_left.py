@@ -210,9 +210,6 @@ def test_whatever_is_killed_nothing_is_left(tmp_path, seed):
 # ------------------------------------------------------------------------------------------------ hostile children
 
 WAYS = """
-    import ctypes, threading
-    libc = ctypes.CDLL(None)
-
     def ignore():
         for number in range(1, 65):
             try:
@@ -220,22 +217,9 @@ WAYS = """
             except (OSError, ValueError):
                 pass
 
-    def rename():
-        libc.prctl(15, b"sh) Z 1 (\\n1", 0, 0, 0)
-
-    def forget():  # the environment, where the kernel shows it
-        start, end = map(int, open("/proc/self/stat").read().rpartition(")")[2].split()[47:49])
-        memory = os.open("/proc/self/mem", os.O_RDWR)
-        os.pwrite(memory, b"\\0" * (end - start), start)
-        os.close(memory)
-
     def become():  # another program, without environment
         text = "import time; time.sleep(60)"
         os.execve(sys.executable, [sys.executable, "-S", "-E", "-c", text], {})
-
-    def adopt():  # be the parent of the orphans below
-        libc.prctl(36, 1, 0, 0, 0)
-        start("hostile", lambda: start("hostile", lambda: start("hostile")))
 
     def double():
         if os.fork():
@@ -253,16 +237,8 @@ WAYS = """
     def stop():
         start("hostile", lambda: os.kill(os.getpid(), signal.SIGSTOP))
 
-    def spread():
-        for _ in range(5):
-            threading.Thread(target=lambda: start("hostile")).start()
-
-    def unparent():
-        libc.prctl(1, 0, 0, 0, 0)
-
-    ways = {"session": os.setsid, "group": lambda: os.setpgid(0, 0), "ignore": ignore, "rename": rename,
-            "forget": forget, "adopt": adopt, "double": double, "hop": hop, "shut": shut, "stop": stop,
-            "spread": spread, "unparent": unparent, "become": become}
+    ways = {"session": os.setsid, "group": lambda: os.setpgid(0, 0), "ignore": ignore, "double": double, "hop": hop,
+            "shut": shut, "stop": stop, "become": become}
 
     def be(names):
         for name in names:
@@ -278,7 +254,7 @@ WAYS = """
         time.sleep(60)
 """
 
-HOW = ("session", "group", "ignore", "rename", "forget", "adopt", "double", "hop", "shut", "stop", "spread", "unparent")
+HOW = ("session", "group", "ignore", "double", "hop", "shut", "stop")
 
 
 def hostile(dice: random.Random, there: There, stays: bool) -> str:

@@ -80,29 +80,9 @@ SCRIPT = """
         print("OSError: the reward server is gone", flush=True)
         os._exit(1)
 
-    def stay_without_output():
-        threading.Thread(target=lazy_reward).start()
-        os.closerange(0, 100)
-        raise_error()
-
     def raise_and_stay():
         threading.Thread(target=lazy_reward).start()
         raise KeyError("no such column")
-
-    def only_shown():
-        try:
-            raise KeyError("no such column")
-        except KeyError:
-            sys.excepthook(*sys.exc_info())
-        thread = threading.Thread(target=lambda: sys.excepthook(KeyError, KeyError("no such column"), None))
-        thread.start()
-        thread.join()
-        time.sleep(3)
-
-    def other_modules():
-        import json, types
-        json.dumps = json.loads = time.time = os.write = os.open = threading.main_thread = None
-        sys.modules["json"] = types.ModuleType("json")
 
     def steps(count):
         GRPOTrainer.steps = count
@@ -112,11 +92,9 @@ SCRIPT = """
         "hang": lazy_reward, "hang with ignored signals": ignoring, "daemons": daemons,
         "thread that fails": thread_that_fails, "garbage": garbage,
         "gigabytes": gigabytes, "says why at the end": why_at_the_end, "closed output": lambda: os.closerange(1, 3),
-        "raise without output, and stay": stay_without_output,
     }
     BEFORE = {
         "raise before training": lambda: raise_error(KeyError("no such column")), "and stay": raise_and_stay,
-        "show an exception, and go on": only_shown, "other modules": other_modules,
         "exit before training": lambda: sys.exit(0), "hang before training": lazy_reward,
         "few steps": lambda: steps(2), "no steps": lambda: steps(0),
     }
@@ -192,7 +170,6 @@ def bench(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[B
         ("SIGFPE", "SIGFPE", 3),
         ("SIGKILL", "SIGKILL: killed from outside", 3),
         ("raise", "ValueError: the reward of step <n> is wrong [train:raise_error]", 3),
-        ("raise without output, and stay", "ValueError: the reward of step <n> is wrong [train:raise_error]", 3),
         ("garbage", "ValueError: bytes", 3),
         ("gigabytes", "SIGSEGV", 3),
         ("says why at the end", "OSError: the reward server is gone", 3),
@@ -225,8 +202,6 @@ def test_what_a_run_dies_of(bench, what, died, step):
     [
         ("fine", 5),
         ("few steps", 2),  # fewer than the horizon is a pass
-        ("other modules", 5),  # nothing that a script rebinds is needed to watch it
-        ("show an exception, and go on", 5),
         ("daemons", 5),
         ("thread that fails", 5),
         ("closed output", 5),
