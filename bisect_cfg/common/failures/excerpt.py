@@ -2,11 +2,12 @@
 
 A log of some megabytes is kept whole. Of a longer one are kept its beginning, its end, and what stands around every
 line in between that has a word of trouble (an error, a warning, a signal, a traceback): a run of a hundred thousand
-healthy steps says nothing about why it died. Words are looked for with `bytes.find`, at the speed of memory.
+healthy steps says nothing about why it died.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
@@ -29,9 +30,6 @@ BEFORE, AFTER = 1 << 13, 1 << 11
 BLANK = 2
 """Blank lines in a row that are kept; more of them say nothing."""
 
-HITS = 100
-"""Places of one word that are looked at in a block, from its beginning and from its end."""
-
 LONGEST_LINE = 1 << 16
 """Bytes from which on a line is cut in two: binary data and whole prompts on one line."""
 
@@ -39,11 +37,11 @@ SHOWN, SHOWN_END = 2000, 500
 """Characters of a line's beginning and end that patterns are matched against. No message is longer, and the time that a
 regular expression takes stays bounded."""
 
-_TROUBLE = (
-    b"rror", b"xception", b"Traceback (", b"atal", b"ailed", b"Killed", b"killed", b"SIG", b"exit", b"ore dumped",
+_TROUBLE = re.compile(b"|".join((
+    b"rror", b"xception", rb"Traceback \(", b"atal", b"ailed", b"Killed", b"killed", b"SIG", b"exit", b"ore dumped",
     b"imed out", b"imeout", b"bort", b"Warning", b"warning", b"WARN", b"annot", b"nvalid", b"Assert", b"denied",
     b"refused", b"not found", b"NCCL", b"OOM", b"out of memory", b"KeyboardInterrupt", b"Xid", b"CANCELLED",
-)  # fmt: skip
+)))  # fmt: skip
 """One of them is in nearly every line that tells of a failure."""
 
 
@@ -118,40 +116,23 @@ def blocks(stream: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
-def _around_trouble(block: bytes, number: int) -> list[tuple[int, bytes]]:
+def _around_trouble(block: bytes, number: int) -> Iterator[tuple[int, bytes]]:
     """The spans of a block around its words of trouble, each with the number of its first line."""
-    places: set[int] = set()
-    for word in _TROUBLE:
-        places.update(_first_places(block, word))
-        end = len(block)
-        for _ in range(HITS):
-            end = block.rfind(word, 0, end)
-            if end < 0 or end in places:
-                break
-            places.add(end)
     spans: list[list[int]] = []
-    for place in sorted(places):
-        start = block.rfind(b"\n", 0, max(0, place - BEFORE)) + 1
-        end = block.find(b"\n", min(place + AFTER, len(block))) + 1 or len(block)
+    for word in _TROUBLE.finditer(block):
+        if spans and word.start() + AFTER < spans[-1][1]:
+            continue
+        start = block.rfind(b"\n", 0, max(0, word.start() - BEFORE)) + 1
+        end = block.find(b"\n", min(word.start() + AFTER, len(block))) + 1 or len(block)
         if spans and start <= spans[-1][1]:
-            spans[-1][1] = max(end, spans[-1][1])
+            spans[-1][1] = end
         else:
             spans.append([start, end])
-    counted, found = 0, []
+    counted = 0
     for start, end in spans:
         number += block.count(b"\n", counted, start)
         counted = start
-        found.append((number, block[start:end]))
-    return found
-
-
-def _first_places(block: bytes, word: bytes) -> Iterator[int]:
-    place = block.find(word)
-    for _ in range(HITS):
-        if place < 0:
-            return
-        yield place
-        place = block.find(word, place + 1)
+        yield number, block[start:end]
 
 
 def _lines(text: bytes, number: int) -> Iterator[LogLine]:
