@@ -123,25 +123,19 @@ class Purpose(enum.StrEnum):
         return self in (Purpose.CAUSE_FAILS, Purpose.CAUSE_MINUS_ONE, Purpose.CORRECTION)
 
 
-class _Unset:
+class _Unset(enum.Enum):
     """The level of a factor that one of the two configurations does not mention at all."""
 
-    _instance: _Unset | None = None
+    UNSET = "(unset)"
 
-    def __new__(cls) -> _Unset:
-        if cls._instance is None:
-            cls._instance = super().__new__(cls)
-        return cls._instance
+    def __str__(self) -> str:
+        return self.value
 
-    def __repr__(self) -> str:
-        return "(unset)"
-
-    def __reduce__(self) -> tuple[type[_Unset], tuple[()]]:
-        return (_Unset, ())
+    __repr__ = __str__
 
 
-UNSET = _Unset()
-"""Singleton: a configuration built at this level leaves the name out."""
+UNSET = _Unset.UNSET
+"""A configuration built at this level leaves the name out."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.common.configuration import UNSET
 from bisect_cfg.common.json_files import JsonObject
 
 KIND = "$kind"
@@ -24,7 +23,7 @@ KIND = "$kind"
 
 
 _MADE: Mapping[str, Callable[[list[Any]], Any]] = {
-    "tuple": tuple, "set": frozenset, "dict": dict, "unset": lambda items: UNSET,
+    "tuple": tuple, "set": frozenset, "dict": dict,
 }  # fmt: skip
 
 
@@ -38,8 +37,6 @@ def encode(value: object) -> Any:
         return {KIND: _name(value), "value": encode(value.value)}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if value is UNSET:
-        return {KIND: "unset"}
     if isinstance(value, Path):
         return {KIND: "path", "value": str(value)}
     if dataclasses.is_dataclass(value):
