@@ -64,7 +64,7 @@ def _studies() -> Iterator[dict]:
     for path in sorted((REPO / "studies").glob("*/expected.json")):
         expected, folder = json.loads(path.read_text(encoding="utf-8")), path.parent
         if (folder / "train.py").exists():
-            words = [word.format(folder=folder) for word in expected.get("command", [str(folder)])]
+            words = [word.format(folder=folder, here=".") for word in expected.get("command", [str(folder)])]
             good = [expected["good"].format(folder=folder)] if "good" in expected else []
             yield {"id": f"studies/{folder.name}", "command": shlex.join(words), "good": good}
 
