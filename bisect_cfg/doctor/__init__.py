@@ -3,6 +3,5 @@
 examine       the command's story: environments, what the script sets, findings, GPU probes, one answer
 findings      what is wrong, when, and what to do: known failures, and the table of `rules.yaml`
 mismatches    whether the processes of one run find the same environment
-gpu           whether the GPUs compute what they should
-gpu_probes    what computes on them, in the interpreter that trains
+gpu_probes    what computes on the GPUs, in the interpreter that trains
 """

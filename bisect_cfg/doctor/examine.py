@@ -8,13 +8,15 @@ that is `bisect_cfg.probe.dry_run`. Whether the GPUs compute what they should.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -26,8 +28,8 @@ from bisect_cfg.common.files import load_json, read_text
 from bisect_cfg.common.fingerprint import Fingerprint, fingerprint, loaded_cublas, with_loaded_cublas
 from bisect_cfg.common.json_files import JsonObject, strict, write_json
 from bisect_cfg.common.parameters.comparing import plain
-from bisect_cfg.doctor import gpu, mismatches
-from bisect_cfg.doctor.findings import Finding, check, worst_first
+from bisect_cfg.doctor import gpu_probes, mismatches
+from bisect_cfg.doctor.findings import Finding, check, holding, worst_first
 from bisect_cfg.errors import InputError
 from bisect_cfg.explain import explain_text
 from bisect_cfg.probe import protocol
@@ -103,7 +105,7 @@ def examine(words: Sequence[str] = (), *, python: str | None = None, recorded: S
     judged = [finding for environment in environments for finding in check(environment, configuration)]
     found += {(finding.id, finding.title, finding.why): finding for finding in judged}.values()  # each is told once
     probes, skipped = (None, "the environment is another machine's") if files else _probes(python, environments[0])
-    found += gpu.findings(probes or ())
+    found += _wrong(probes or ())
     return Diagnosis(
         tuple(worst_first(found)),
         environments[0],
@@ -150,7 +152,44 @@ def _probes(python: str | None, environment: Fingerprint) -> tuple[tuple[JsonObj
         return None, "there is no GPU here"
     if not environment.get("cuda"):
         return None, "this torch is built for CPUs"
-    return tuple(gpu.probe(python or environment.get("executable"))), ""
+    return tuple(probe_gpus(python or environment.get("executable"))), ""
+
+
+# ------------------------------------------------------------------------------------------------------------ the GPUs
+
+# An H20 with an old cuBLAS ends a process with SIGFPE at certain matrix products; two cards with broken peer-to-peer
+# copies hand over garbage without an error. Both take seconds to find out, before a trial is spent.
+
+PROBE_SECONDS = 600.0
+"""Seconds for all probes together: torch from a cold disk, then at most a minute each for a few."""
+
+
+def probe_gpus(python: str | None = None) -> list[JsonObject]:
+    """Run the probes in the interpreter that trains; of each `probe` (what was computed), `seconds`, and `signal` or
+    `error` if it went wrong."""
+    command = [python or sys.executable, "-c", Path(gpu_probes.__file__).read_text(encoding="utf-8")]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        return [{"probe": "start torch", "error": str(error)}]
+    results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        results.append({"probe": "start torch", "error": last})
+    return results
+
+
+def _wrong(results: Iterable[JsonObject]) -> list[Finding]:
+    """What the probes that went wrong mean."""
+    found = []
+    for result in results:
+        computed, signal = result["probe"], result.get("signal")
+        wrong = f"died of {signal}" if signal else result.get("error")
+        if wrong:
+            fact = "wrong_product" if "product" in computed else "no_start"
+            fact = "wrong_copy" if computed.startswith("copy") else "divided_by_zero" if signal == "SIGFPE" else fact
+            found += holding({}, {fact: f"{computed}: {wrong}"})
+    return found
 
 
 # --------------------------------------------------------------------------------------------------------- the target

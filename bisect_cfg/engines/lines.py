@@ -19,7 +19,7 @@ from bisect_cfg.common.json_files import JsonObject
 
 KIND = "$kind"
 """Key of an object that stands for something which JSON has not: the class of this package, or one of the words
-"tuple", "set", "path", "unset", and "dict" of a mapping whose keys are not all names."""
+"tuple", "set", "path", and "dict" of a mapping whose keys are not all names."""
 
 
 _MADE: Mapping[str, Callable[[list[Any]], Any]] = {

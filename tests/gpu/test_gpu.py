@@ -127,9 +127,9 @@ def test_trials_go_on_from_a_checkpoint_that_was_saved_in_parts(tmp_path, form):
 
 def test_doctor_computes_on_the_card() -> None:
     from bisect_cfg.common.fingerprint import fingerprint, loaded_cublas
-    from bisect_cfg.doctor.gpu import probe
+    from bisect_cfg.doctor.examine import probe_gpus
 
-    results = probe()
+    results = probe_gpus()
     assert [one for one in results if "signal" in one or "error" in one] == []
     assert len(results) >= 4
     loaded, installed = loaded_cublas(), fingerprint()["cublas"]
