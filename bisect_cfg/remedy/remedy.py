@@ -18,9 +18,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 from bisect_cfg.common.configuration import Configuration, Value
 from bisect_cfg.remedy.ranges import SearchRange
+from bisect_cfg.store.causes import Part
 
 MARGIN = 0.5
 """The margin: half of the way, on the natural scale, from the last healthy value back to the good one. Trials are
@@ -142,17 +144,15 @@ class Proposal:
     cures: bool = False  # whether it takes away the fault itself, so that nothing is given up
 
 
-@dataclass(frozen=True)
-class SafeRange:
-    """How far one setting can go."""
+class Range(Part, frozen=True):
+    """How far a setting can go from good toward bad."""
 
-    name: str
-    good: float
-    bad: float
-    healthy: float  # the last value seen healthy, or good
-    unhealthy: float  # the first value on the unhealthy side
-    settled: bool  # whether nothing between the two is worth a run
-    trials: tuple[int, ...]
+    good: Any
+    bad: Any
+    healthy_up_to: Any  # the last value seen healthy, or good
+    not_from: Any  # the first value on the unhealthy side
+    settled: bool = True  # whether nothing between the two is worth a run
+    trials: tuple[int, ...] = ()
     shown: str = ""  # what the nearest unhealthy value did
 
 
@@ -163,7 +163,7 @@ class Remedy:
     proposal: Proposal
     changes: Configuration  # what it comes to
     status: RemedyStatus
-    ranges: tuple[SafeRange, ...] = ()
+    ranges: Mapping[str, Range] = field(default_factory=dict)
     passed: tuple[int, ...] = ()  # numbers of the verification runs of `changes`, all healthy
     steps: int = 0  # of the shortest of them; before there are any, those that are wanted
     rejected: str = ""  # why it was given up
@@ -231,13 +231,13 @@ def follow(terms: Terms, proposal: Proposal, runs: Sequence[Ran]) -> tuple[Remed
     except _Missing as stop:
         missing = stop.attempts
     status = RemedyStatus.VERIFIED if passed else RemedyStatus.HEALTHY if walk.healthy else RemedyStatus.OPEN
-    settled = {found.name for found in walk.ranges if found.settled}
+    settled = {name for name, found in walk.ranges.items() if found.settled}
     open_ranges = tuple(one.name for one in proposal.ranges if one.name not in settled) if missing else ()
     remedy = Remedy(
         proposal,
         walk.changes,
         status if failed is None else RemedyStatus.REJECTED,
-        tuple(walk.ranges),
+        walk.ranges,
         tuple(ran.number for ran in passed),
         min((ran.length for ran in passed), default=terms.steps_for(walk.configuration(), terms.verify_steps)),
         failed.text if failed is not None else "",
@@ -274,7 +274,7 @@ class _Walk:
     proposal: Proposal
     runs: Mapping[str, Sequence[Ran]]
     changes: dict[str, Value]
-    ranges: list[SafeRange] = field(default_factory=list)
+    ranges: dict[str, Range] = field(default_factory=dict)
     healthy: bool = False
     stepped_back: int = 0
     tried: bool = False
@@ -330,7 +330,7 @@ class _Walk:
             numbers = tuple(sorted({ran.number for ran in made}))
             shown = next((ran.text for ran in reversed(made) if not ran.healthy), "")
             ends = moving.good, moving.bad, moving.values[low], moving.values[high]
-            self.ranges.append(SafeRange(moving.name, *ends, high - low <= 1, numbers, shown))
+            self.ranges[moving.name] = Range(*ends, high - low <= 1, numbers, shown)
         farthest = moving.back(moving.values[low], self.terms.wishes.margin, FARTHEST_MARGIN)
         self.changes[moving.name] = self._valid(moving, farthest)
 

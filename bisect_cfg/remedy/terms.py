@@ -92,7 +92,7 @@ class Isolated:
             self._verify_steps,
             wishes,
             lambda configuration: self._trials.is_valid(configuration) is None,
-            1.0 if report.reproduction_rate is None else report.reproduction_rate,
+            1.0 if report.reproduction.rate is None else report.reproduction.rate,
             proposals,
             self._known(proposals),
             # The first run of all is left out, which is cold and waits for imports.

@@ -19,9 +19,10 @@ from bisect_cfg.common.json_files import JsonObject, strict, write_json
 from bisect_cfg.doctor.placement import PlacementFinding
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask
+from bisect_cfg.remedy.remedy import Range
 from bisect_cfg.report.contrast import Contrast
 from bisect_cfg.rewrite.recommended import Change, ShownEdit, Unplaced
-from bisect_cfg.store.causes import Cause, Claim, Correction, Levels, Part, Trial
+from bisect_cfg.store.causes import Cause, Claim, Correction, Levels, Masking, Part, Reproduction, Trial
 
 SCHEMA = 1
 """Version of result.json; raised when a key changes its meaning or goes away."""
@@ -35,20 +36,6 @@ UNTRIED = "untried"
 
 RUNNING, UNFINISHED, EMPTY = "running", "unfinished", "empty"
 """What a study without an answer has as its status."""
-
-
-class Masking(Part):
-    """Settings that hide the failure of a cause."""
-
-    settings: tuple[str, ...]
-    hide: tuple[str, ...]
-
-
-class Reproduction(Part):
-    """How often the failure shows where it can."""
-
-    rate: float | None = None
-    interval_95: tuple[float, ...] = ()
 
 
 class Failure(Part):
@@ -128,18 +115,6 @@ class Warnings(Part):
 
     text: str
     trials: tuple[int, ...]
-
-
-class Range(Part):
-    """How far a setting can go from good toward bad."""
-
-    good: Any
-    bad: Any
-    healthy_up_to: Any
-    not_from: Any
-    settled: bool = True
-    trials: tuple[int, ...] = ()
-    shown: str = ""
 
 
 class Remedy(Part):

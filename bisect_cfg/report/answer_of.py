@@ -21,10 +21,8 @@ from bisect_cfg.report.answer import (
     Answer,
     Failure,
     KnownIssue,
-    Masking,
     Origin,
     Placement,
-    Reproduction,
     Target,
     Warnings,
     Where,
@@ -38,7 +36,7 @@ from bisect_cfg.runner.environments import Environments, size_of
 from bisect_cfg.runner.ranks import ranks_of
 from bisect_cfg.runner.runs import Run, purpose_again
 from bisect_cfg.runner.where import Place
-from bisect_cfg.store.causes import RETURNED_FALSE, Cause, ConfigFile, Levels, Report, Trial, wilson
+from bisect_cfg.store.causes import RETURNED_FALSE, Cause, ConfigFile, Levels, Report, Reproduction, Trial, wilson
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.launch_settings import PROCESSES
 from bisect_cfg.targets.pinned import pinned_by_name
@@ -114,8 +112,8 @@ def _searched(report: Report) -> Answer:
         report.status,
         complete=report.complete,
         corrections=report.corrections,
-        masking=tuple(Masking(settings, cause) for settings, cause in report.masking),
-        reproduction=Reproduction(report.reproduction_rate, report.reproduction_interval or ()),
+        masking=report.masking,
+        reproduction=report.reproduction,
         safe_configuration=None if report.safe_configuration is None else dict(report.safe_configuration),
         stopped=report.stopped,
         notes=report.notes,

@@ -19,8 +19,8 @@ from bisect_cfg.common.configuration import Status, Value, equal
 from bisect_cfg.common.failures.health import SILENT_KINDS
 from bisect_cfg.common.words import PROGRAM, clean, count, duration, percent, short_path, show, with_reasons
 from bisect_cfg.probe.redact import HIDDEN, hides
-from bisect_cfg.remedy.remedy import RemedyStatus, failure_bound, repeats_for
-from bisect_cfg.report.answer import EMPTY, RUNNING, UNTRIED, Answer, Range, Recommendation, Remedy
+from bisect_cfg.remedy.remedy import Range, RemedyStatus, failure_bound, repeats_for
+from bisect_cfg.report.answer import EMPTY, RUNNING, UNTRIED, Answer, Recommendation, Remedy
 from bisect_cfg.report.sentences import contrast_lines, place_lines, since_step
 from bisect_cfg.rewrite.recommended import Change, ShownEdit
 from bisect_cfg.runner.starts import COLD

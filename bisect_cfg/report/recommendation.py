@@ -8,9 +8,9 @@ from bisect_cfg.common.configuration import UNSET, Configuration, configuration_
 from bisect_cfg.common.json_files import JsonObject, write_text
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.remedy.proposals import Safe
-from bisect_cfg.remedy.remedy import Proposal, RemedyStatus, SafeRange
+from bisect_cfg.remedy.remedy import Proposal, RemedyStatus
 from bisect_cfg.remedy.remedy import Remedy as FoundRemedy
-from bisect_cfg.report.answer import UNTRIED, KnownIssue, Range, Recommendation, Remedy
+from bisect_cfg.report.answer import UNTRIED, KnownIssue, Recommendation, Remedy
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.rewrite.edits import edits_for
 from bisect_cfg.rewrite.recommended import Change, Unplaced
@@ -119,7 +119,7 @@ def _remedy(found: Findings, settings: Factors, remedy: FoundRemedy) -> JsonObje
         "evidence": Claim(None, runs, runs, remedy.passed),
         "steps": (remedy.steps or None) if found.horizon or settings.seen else None,
         "failure_rate_at_most": None if remedy.bound is None else round(remedy.bound, 4),
-        "ranges": {one.name: _range(one) for one in remedy.ranges},
+        "ranges": dict(remedy.ranges),
         "why": remedy.proposal.why,
         "source": remedy.proposal.source,
         "rejected": remedy.rejected,
@@ -138,10 +138,6 @@ def _seen_in_search(report: Report, settings: Factors, remedy: FoundRemedy) -> C
         if claim.subset is not None and (set(claim.subset) == rest or set(correction.parameters) == names):
             return claim
     return None
-
-
-def _range(found: SafeRange) -> Range:
-    return Range(found.good, found.bad, found.healthy, found.unhealthy, found.settled, tuple(found.trials), found.shown)
 
 
 def _changes(known: Configuration, safe: Configuration) -> Changes:

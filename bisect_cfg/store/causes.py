@@ -137,6 +137,20 @@ class Correction(Part, frozen=True):
     passes: Claim
 
 
+class Masking(Part, frozen=True):
+    """Settings that hide the failure of a cause."""
+
+    settings: tuple[str, ...]
+    hide: tuple[str, ...]
+
+
+class Reproduction(Part, frozen=True):
+    """How often the failure shows where it can."""
+
+    rate: float | None = None
+    interval_95: tuple[float, ...] = ()
+
+
 class Trial(Part, frozen=True):
     """A real run, baselines included.
 
@@ -203,9 +217,8 @@ class Report:
         safe_configuration: a configuration that was run and passed, nearest to the bad one; None if none did. Of a
             training script: the one recommended, None if no remedy trains healthily.
         signature: the failure under study.
-        masking: (settings that hide the failure, the cause they hide).
-        reproduction_rate: how often the failure shows where it can.
-        reproduction_interval: its 95 % interval.
+        masking: settings that hide the failure of a cause.
+        reproduction: how often the failure shows where it can.
         notes: honest sentences.
         rows: the trials.
         seconds: time spent in trials.
@@ -219,9 +232,8 @@ class Report:
     complete: bool = False
     safe_configuration: Mapping[str, Value] | None = None
     signature: str | None = None
-    masking: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
-    reproduction_rate: float | None = None
-    reproduction_interval: tuple[float, float] | None = None
+    masking: tuple[Masking, ...] = ()
+    reproduction: Reproduction = Reproduction()
     notes: tuple[str, ...] = ()
     rows: tuple[Trial, ...] = field(default=(), repr=False)
     seconds: float = 0.0

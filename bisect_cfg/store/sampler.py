@@ -14,7 +14,7 @@ from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe import redact
 from bisect_cfg.search import Ask, Conclusion, FoundCause, Problem, Record, State, SubsetClaim, look
 from bisect_cfg.search.problem import bits
-from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Levels, Report, wilson
+from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Levels, Masking, Report, Reproduction, wilson
 from bisect_cfg.store.encoding import SUBSET, WANTED, plain, purpose_of, result_attributes, result_of, values_of
 from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.store.rows import row_of
@@ -118,9 +118,8 @@ class SearchTrials:
             conclusion.complete,
             None if conclusion.safe is None else configuration_of(self.names(conclusion.safe), good, bad),
             reference.signature if reference else None,
-            tuple((self._sorted(mask), self._sorted(cause)) for mask, cause in conclusion.masking),
-            fails / runs if runs else None,
-            wilson(fails, runs) if runs else None,
+            tuple(Masking(self._sorted(mask), self._sorted(cause)) for mask, cause in conclusion.masking),
+            Reproduction(fails / runs, wilson(fails, runs)) if runs else Reproduction(),
             conclusion.notes,
             rows,
             sum(row.seconds or 0.0 for row in rows),

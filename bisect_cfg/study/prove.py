@@ -157,7 +157,7 @@ def _try_placebo(study: Study) -> None:
     of so many runs that all would pass by chance too rarely, and what passes still passes in as many. If not, it is
     something about the runs that decides, and the answer says so."""
     report, settings = study.answer.report, study.settings
-    rate = report.reproduction_rate or 1.0
+    rate = report.reproduction.rate or 1.0
     if not report.causes or rate >= 1 or not settings.seen:
         return
     name = next(name for name, known in every().items() if known.placebo)

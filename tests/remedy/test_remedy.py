@@ -87,9 +87,9 @@ def terms(is_valid: Callable[[dict], bool] = lambda configuration: True, rate: f
 def test_from_reset_to_verified():
     world = World(threshold=3e-4)
     remedy = world.finish()
-    (found,) = remedy.ranges
+    (found,) = remedy.ranges.values()
     assert remedy.status == "verified" and len(remedy.passed) == 3
-    assert found.healthy <= 3e-4 <= found.unhealthy <= 1.01 * RATIO * found.healthy
+    assert found.healthy_up_to <= 3e-4 <= found.not_from <= 1.01 * RATIO * found.healthy_up_to
     assert found.settled and found.shown == "collapsed"
     assert remedy.bound == pytest.approx(failure_bound(3)) == pytest.approx(1 - 0.05 ** (1 / 3))
     aims = [attempt.aim.value for attempt in world.asked]
@@ -98,7 +98,7 @@ def test_from_reset_to_verified():
     verified = world.asked[-3:]
     assert [attempt.seed for attempt in verified] == [0, 1, 2] and {attempt.steps for attempt in verified} == {48}
     assert all(attempt.configuration == {**BAD, **remedy.changes} for attempt in verified)
-    assert found.healthy / remedy.changes["lr"] <= FARTHEST_MARGIN * 1.1
+    assert found.healthy_up_to / remedy.changes["lr"] <= FARTHEST_MARGIN * 1.1
 
 
 @pytest.mark.parametrize(
@@ -182,9 +182,9 @@ def test_a_threshold_is_found_though_the_failure_is_random():
     for seed in range(200):
         threshold = 10 ** random.Random(seed).uniform(-5.5, -2.5)
         world = World(threshold, rate=0.7, seed=seed)
-        (found,) = world.finish(rate=0.7).ranges
-        right += found.healthy <= threshold
-        assert found.unhealthy >= threshold, "a value that failed is none that trains"
+        (found,) = world.finish(rate=0.7).ranges.values()
+        right += found.healthy_up_to <= threshold
+        assert found.not_from >= threshold, "a value that failed is none that trains"
         assert sum(attempt.aim is Aim.RANGE for attempt in world.asked) <= SEARCHES * repeats_for(0.7)
     assert right >= 180  # a pass beyond the threshold is believed wrongly in at most 5 % of its tries
 

@@ -9,12 +9,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from bisect_cfg.common.configuration import Purpose, Status
+from bisect_cfg.remedy.remedy import Range
 from bisect_cfg.report import answer as its
 from bisect_cfg.report.answer import UNFINISHED, Answer, Recommendation, Remedy
 from bisect_cfg.report.contrast import Contrast, StandsOut
 from bisect_cfg.rewrite.recommended import Change, ShownEdit
 from bisect_cfg.search.proof import CANNOT
-from bisect_cfg.store.causes import Cause, Claim, ConfigFile, Correction, Evidence, Levels, Trial
+from bisect_cfg.store.causes import Cause, Claim, ConfigFile, Correction, Evidence, Levels, Reproduction, Trial
 from bisect_cfg.targets.pinned import NO_DEFAULT
 
 GOOD = {"bf16": False, "learning_rate": 1e-6, "temperature": 1.0, "beta": 0.0, "num_generations": 8}
@@ -106,7 +107,7 @@ PAIR = replace(
     ),
     recommendation=recommended(
         "temperature", 0.67, steps=48, stepped_back=1,
-        ranges={"temperature": its.Range(1.0, 0.2, 0.45, 0.3, True, (9, 10), "entropy fell")},
+        ranges={"temperature": Range(1.0, 0.2, 0.45, 0.3, True, (9, 10), "entropy fell")},
         alternatives=(
             remedy("learning_rate", 1e-6, status="rejected", rejected="learns nothing"),
             remedy("learning_rate", 1e-5, status="healthy"),
@@ -135,7 +136,7 @@ CASES: dict[str, Answer] = {
     "random_failure": replace(
         ONE,
         causes=(cause("bf16", {"bf16": claim(1, 3, 4)}, fails=claim(2, subset=("bf16",), runs=5)),),
-        reproduction=its.Reproduction(0.52, (0.33, 0.7)),
+        reproduction=Reproduction(0.52, (0.33, 0.7)),
     ),
     "incomplete": replace(
         ONE,
@@ -144,7 +145,7 @@ CASES: dict[str, Answer] = {
         stopped="Stopped after 13 trials, as --max-trials asks.",
         recommendation=recommended(
             "bf16", False, verified=False, status="healthy", evidence=claim(), not_kept=("bf16",),
-            ranges={"beta": its.Range(0.0, 0.1, 0.0, 0.1, False)}, unsettled=("Stopped.", "bf16: whether it trains on"),
+            ranges={"beta": Range(0.0, 0.1, 0.0, 0.1, False)}, unsettled=("Stopped.", "bf16: whether it trains on"),
         ),
     ),
     "not_varied": replace(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from bisect_cfg.report.answer import Range, write_answer
+from bisect_cfg.remedy.remedy import Range
+from bisect_cfg.report.answer import write_answer
 from bisect_cfg.rewrite.recommended import Change
 from bisect_cfg.store.causes import Cause, Claim, Evidence, Levels, Trial
 from tests.report.cases import ONE

@@ -17,7 +17,7 @@ from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Observation
-from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Levels, Report, Trial
+from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Levels, Report, Reproduction, Trial
 from bisect_cfg.store.state import State
 from bisect_cfg.targets.captured import Capture, Source
 from bisect_cfg.targets.factors import Factor, Factors
@@ -58,8 +58,7 @@ REPORT = Report(
     True,
     {"bf16": False, "learning_rate": 1e-3},
     "SIGFPE",
-    reproduction_rate=1.0,
-    reproduction_interval=(0.3, 1.0),
+    reproduction=Reproduction(1.0, (0.3, 1.0)),
     rows=ROWS,
 )
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from bisect_cfg.remedy.proposals import Safe
-from bisect_cfg.remedy.remedy import Proposal, Remedy, RemedyStatus, SafeRange
+from bisect_cfg.remedy.remedy import Proposal, Range, Remedy, RemedyStatus
 from bisect_cfg.remedy.schedule import Prefix
 from bisect_cfg.report.answer import KnownIssue, Recommendation
 from bisect_cfg.report.recommendation import first_of_all, recommendation_of, title_of, write_safe_config
@@ -18,7 +18,7 @@ from bisect_cfg.store.causes import Claim
 from tests.report import made
 
 ISSUE = KnownIssue("h20", "", cures=("Install nvidia-cublas-cu12 12.4.5.8 or later.",), environment=True)
-RATE = SafeRange("learning_rate", 1e-6, 1e-3, 1e-4, 2e-4, True, (7, 8), "entropy fell")
+RATE = Range(1e-6, 1e-3, 1e-4, 2e-4, True, (7, 8), "entropy fell")
 RESET = Remedy(
     Proposal({"bf16": False}, resets=("bf16",)), {"bf16": False}, RemedyStatus.VERIFIED, (), (5, 6), 30, tried=True
 )
@@ -52,7 +52,11 @@ def test_a_verified_remedy_and_one_that_nobody_has_tried(tmp_path):
 
 
 def test_a_range_is_kept_as_it_was_seen(tmp_path):
-    healthy = found(tmp_path, dataclasses.replace(RESET, status=RemedyStatus.HEALTHY, passed=(), ranges=(RATE,)), OTHER)
+    healthy = found(
+        tmp_path,
+        dataclasses.replace(RESET, status=RemedyStatus.HEALTHY, passed=(), ranges={"learning_rate": RATE}),
+        OTHER,
+    )
     known = healthy.ranges["learning_rate"]
     assert (known.healthy_up_to, known.not_from, known.trials) == (1e-4, 2e-4, (7, 8)) and not healthy.verified
 

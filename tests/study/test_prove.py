@@ -13,6 +13,7 @@ from bisect_cfg.common.configuration import Status
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.runner.runs import Run
+from bisect_cfg.store.causes import Reproduction
 from bisect_cfg.study.factors import find_factors
 from bisect_cfg.study.prove import prove
 from bisect_cfg.study.study import Study
@@ -96,7 +97,7 @@ def random_failure(folder: Path, died: Collection[str], rate: float | None = 0.7
     study = shown_late(folder, died, origin=None)
     args = study.settings.capture.args
     args.resolved["disable_tqdm"] = False
-    study.find(report=replace(REPORT, reproduction_rate=rate))
+    study.find(report=replace(REPORT, reproduction=Reproduction(rate)))
     assert prove(study) is None
     return study
 
