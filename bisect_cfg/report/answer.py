@@ -22,6 +22,7 @@ from bisect_cfg.probe.redact import mask
 from bisect_cfg.remedy.remedy import Range
 from bisect_cfg.report.contrast import Contrast
 from bisect_cfg.rewrite.recommended import Change, ShownEdit, Unplaced
+from bisect_cfg.runner.where import Where
 from bisect_cfg.store.causes import Cause, Claim, Correction, Levels, Masking, Part, Reproduction, Trial
 
 SCHEMA = 1
@@ -51,23 +52,6 @@ class Failure(Part):
     where: str = ""
     step: int | None = None
     log: str | None = None
-
-
-class Where(Part):
-    """Where it fails, by one more run with instruments (`runner.where.Place`)."""
-
-    same_failure: bool
-    folder: str = ""
-    seconds: float = 0.0
-    note: str = ""
-    step: int | None = None
-    module: str = ""
-    operation: str = ""
-    line: str = ""
-    native: str = ""
-    text: str = ""
-    frames: tuple[str, ...] = ()
-    native_frames: tuple[str, ...] = ()
 
 
 class Placement(Part):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from operator import attrgetter
 
 from msgspec import structs
@@ -25,7 +25,6 @@ from bisect_cfg.report.answer import (
     Placement,
     Target,
     Warnings,
-    Where,
     of_plain,
     plain,
 )
@@ -35,7 +34,6 @@ from bisect_cfg.report.sentences import failure as sentence
 from bisect_cfg.runner.environments import Environments, size_of
 from bisect_cfg.runner.ranks import ranks_of
 from bisect_cfg.runner.runs import Run, purpose_again
-from bisect_cfg.runner.where import Place
 from bisect_cfg.store.causes import RETURNED_FALSE, Cause, ConfigFile, Levels, Report, Reproduction, Trial, wilson
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.launch_settings import PROCESSES
@@ -67,7 +65,7 @@ def answer_of(found: Findings, environment: Fingerprint) -> Answer:
         good_failure=failure_of(found.good_run) if found.report is None else None,
         good_tried=found.tried,
         good_reasons=tuple(map(scrub, found.reasons)),
-        where=None if found.place is None else _where(found.place),
+        where=found.place,
         only_failing=found.contrast,
         placement=_placement(found.bad_run),
         causes=() if found.bad_run is None else tuple(_cause(found, found.bad_run, cause) for cause in report.causes),
@@ -209,10 +207,6 @@ def _cause(found: Findings, bad_run: Run, cause: Cause) -> Cause:
     if again is not None:
         more = {"command": again.line, "config": again.file and ConfigFile(*again.file)}
     return structs.replace(cause, text=text, step=step, watched=_watched(found, cause), **more)
-
-
-def _where(place: Place) -> Where:
-    return Where(place.same_failure, place.folder, round(place.seconds, 2), place.note, **asdict(place.where))
 
 
 def _unvaried(found: Findings) -> dict[str, Levels]:

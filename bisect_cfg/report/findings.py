@@ -19,7 +19,7 @@ from bisect_cfg.rewrite.places import Places, places_of
 from bisect_cfg.runner.environments import Environments
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.starts import COLD
-from bisect_cfg.runner.where import Place
+from bisect_cfg.runner.where import Where
 from bisect_cfg.store.causes import Report, Trial
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.target import Target
@@ -49,7 +49,7 @@ class Findings:
     details: Mapping[int, JsonObject] = field(default_factory=dict)
     seconds: float = 0.0  # wall-clock time of this call
     known: Match | None = None  # the known failure that it is, None if it is none
-    place: Place | None = None  # where the failure happens; None if it was not looked for, or nothing came out
+    place: Where | None = None  # where the failure happens; None if it was not looked for, or nothing came out
     contrast: Contrast | None = None  # what only failing runs say; None if that was not looked for, or is nothing
     safe: Safe | None = None  # what was found to train; None if it did not come to that
     # what ended this call before its time, though the causes are known; None if nothing did

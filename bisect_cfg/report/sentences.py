@@ -8,9 +8,10 @@ from bisect_cfg.common.cells import SUFFIX
 from bisect_cfg.common.failures.health import RULES
 from bisect_cfg.probe.protocol import Origin as Resumption
 from bisect_cfg.remedy.terms import Health
-from bisect_cfg.report.answer import Origin, Where
+from bisect_cfg.report.answer import Origin
 from bisect_cfg.report.contrast import Contrast
 from bisect_cfg.runner.verdict import REFUSED, Verdict
+from bisect_cfg.runner.where import Where
 
 SIGNALS = {
     "SIGFPE": "a floating point exception",

@@ -15,12 +15,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from bisect_cfg.common.cells import named
 from bisect_cfg.probe.protocol import Event, Frame, InstrumentsOn, LastOperation, Operation, Overflow, Raised, Update
 from bisect_cfg.runner.traces import stack_frames
+from bisect_cfg.store.causes import Part
 
 BY_UPDATES = ("collapse", "diverged")
 """Silent kinds that an update of the weights brings about; the others have no place in the computation."""
@@ -51,10 +53,13 @@ _LIBRARY = re.compile(r".*/(?:(?:site|dist)-packages/|lib(?:64)?/(?=python3\.\d+
 _FORWARD = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
-@dataclass(frozen=True)
-class Where:
-    """A place. Texts are "" where they are not known."""
+class Where(Part, frozen=True):
+    """A place, and the run that showed it. Texts are "" where they are not known."""
 
+    same_failure: bool = True  # whether that run failed in the same way
+    folder: str = ""  # of that run
+    seconds: float = 0.0
+    note: str = ""
     step: int | None = None  # optimizer step, counted from 1
     module: str = ""  # of the model, "model.layers.0.mlp.down_proj"; "" outside of it
     operation: str = ""  # what was computed: "AdamW.step: addcdiv_", "MulBackward0"
@@ -66,17 +71,6 @@ class Where:
 
     def __bool__(self) -> bool:
         return bool(self.module or self.operation or self.line or self.native)
-
-
-@dataclass(frozen=True)
-class Place:
-    """The result of the instrumented run: the place, whether it failed in the same way, and which run it was."""
-
-    where: Where
-    same_failure: bool
-    folder: str
-    seconds: float
-    note: str = ""
 
 
 def locate(
@@ -181,7 +175,7 @@ def _silent(events: Sequence[Event]) -> Where:
 
 
 def _update(row: Update, parameter: str, text: str) -> Where:
-    return Where(row.step, _module_of(parameter), f"{row.optimizer}.step", text=text)
+    return Where(step=row.step, module=_module_of(parameter), operation=f"{row.optimizer}.step", text=text)
 
 
 # ----------------------------------------------------------------------------------------------------- native frames

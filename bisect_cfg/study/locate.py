@@ -11,6 +11,8 @@ import json
 import shutil
 from pathlib import Path
 
+from msgspec import structs
+
 from bisect_cfg.common.configuration import Outcome, Purpose, configuration_of
 from bisect_cfg.common.failures.signature import Signature, is_sampling_error
 from bisect_cfg.errors import InputError, InputsChanged
@@ -29,7 +31,7 @@ from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.traces import fatal_signal, log_lines, stacks_in
-from bisect_cfg.runner.where import RERUN, SENT_FROM_OUTSIDE, Place, Where
+from bisect_cfg.runner.where import RERUN, SENT_FROM_OUTSIDE, Where
 from bisect_cfg.runner.where import locate as place_in
 from bisect_cfg.study.study import Study
 
@@ -63,7 +65,7 @@ def _find_place(study: Study) -> None:
     kind = "non-finite" if is_sampling_error(failure) else failure.kind
     if kind not in RERUN or (failure.kind == "signal" and failure.name in SENT_FROM_OUTSIDE):
         where = _read(answer.bad_run, kind)
-        study.find(place=Place(where, True, answer.bad_run.folder.name, 0.0) if where else None)
+        study.find(place=structs.replace(where, folder=answer.bad_run.folder.name) if where else None)
         return
     run = study.before(QUESTION)
     if run is None:
@@ -78,7 +80,9 @@ def _find_place(study: Study) -> None:
     where = _read(run, kind) if same else Where()
     note = "" if same else _otherwise(run)
     if where or note:
-        study.find(place=Place(where, same, run.folder.name, run.seen.seconds, note))
+        seconds = round(run.seen.seconds, 2)
+        seen = structs.replace(where, same_failure=same, folder=run.folder.name, seconds=seconds, note=note)
+        study.find(place=seen)
 
 
 def _compared(study: Study) -> Contrast | None:

@@ -14,6 +14,7 @@ from bisect_cfg.report import answer as its
 from bisect_cfg.report.answer import UNFINISHED, Answer, Recommendation, Remedy
 from bisect_cfg.report.contrast import Contrast, StandsOut
 from bisect_cfg.rewrite.recommended import Change, ShownEdit
+from bisect_cfg.runner.where import Where
 from bisect_cfg.search.proof import CANNOT
 from bisect_cfg.store.causes import Cause, Claim, ConfigFile, Correction, Evidence, Levels, Reproduction, Trial
 from bisect_cfg.targets.pinned import NO_DEFAULT
@@ -73,7 +74,7 @@ ONE = Answer(
     trials(),
     True,
     failure=its.Failure("signal", "SIGFPE", "SIGFPE", DIES, signal="SIGFPE", step=1, log="trials/0/log.txt"),
-    where=its.Where(True, step=1, operation="div", module="model.layers.0.self_attn.q_proj (Linear)",
+    where=Where(True, step=1, operation="div", module="model.layers.0.self_attn.q_proj (Linear)",
                 line="h20_simulation.py:30 in _divide"),
     causes=(cause("bf16", {"bf16": claim(1)}),),
     recommendation=recommended("bf16", False, alternatives=(remedy("fp16", True, status="untried"),)),
@@ -91,7 +92,7 @@ PAIR = replace(
     simulated="",
     warnings=(),
     failure=its.Failure("collapse", "entropy fell", "collapse", COLLAPSES, step=12),
-    where=its.Where(True, step=1, text="AdamW moves model.embed_tokens.weight by 158 % of its size"),
+    where=Where(True, step=1, text="AdamW moves model.embed_tokens.weight by 158 % of its size"),
     known_issue=its.KnownIssue("collapse", "The policy collapsed: one answer takes all.", "the rate is high",
                            ("lower it",), ("measured",)),
     causes=(

@@ -10,9 +10,9 @@ from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.common.failures.health import Symptom
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.remedy.terms import Health
-from bisect_cfg.report.answer import Where
 from bisect_cfg.report.sentences import failure, place_lines, unhealthy
 from bisect_cfg.runner.verdict import Metrics, Observation, Verdict, judge
+from bisect_cfg.runner.where import Where
 
 HEALTHY = Observation(None, 4, 2.0, at_horizon=True, training_seconds=1.0)
 WEIGHTS = "NaN or infinite weights (lm_head)"
