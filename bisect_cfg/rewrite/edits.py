@@ -35,7 +35,7 @@ from bisect_cfg.rewrite.spans import Change, Piece, Place, Span, spans_of, splic
 from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.launch_settings import PROCESSES
-from bisect_cfg.targets.target import shell_line
+from bisect_cfg.targets.shell_line import shell_line
 
 SHOWN_PLACES = 3
 """So many places of a setting that is given in several are named at most."""

@@ -21,7 +21,7 @@ from bisect_cfg.targets.captured import Capture
 from bisect_cfg.targets.factors import processes_in
 from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.pinned import varied_variables
-from bisect_cfg.targets.target import is_masked, shell_line
+from bisect_cfg.targets.shell_line import is_masked, shell_line
 
 
 def inside(namespace: str, overrides: Mapping[str, Encoded]) -> dict[str, Encoded]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from bisect_cfg.common.configuration import UNSET, Configuration, Value, equal
 from bisect_cfg.common.json_files import digest, make_folder, write_json, write_text
@@ -30,8 +31,8 @@ from bisect_cfg.targets.launchers import is_launcher
 from bisect_cfg.targets.packages import PACKAGE
 from bisect_cfg.targets.parsed import Parsed, parsed_in
 from bisect_cfg.targets.pinned import why_own
+from bisect_cfg.targets.shell_line import is_masked, shell_line
 from bisect_cfg.targets.sides import Given, Levels, compare, compare_packages, read_levels
-from bisect_cfg.targets.target import ByHand, Started, is_masked, shell_line
 from bisect_cfg.targets.template import (
     ALL_FLAGS,
     CONFIG,
@@ -51,6 +52,22 @@ _SHELLS = ("sh", "bash", "zsh", "dash", "env", "nohup", "nice", "time")
 
 NO_PLACE = "it does not stand in the command, so no trial can give it another value"
 GIVEN_TWICE = "the command gives it more than once"
+
+
+class ByHand(NamedTuple):
+    """How a configuration is run by hand: the line for a shell, and the name and text of the file that it names."""
+
+    line: str
+    file: tuple[str, str] | None
+
+
+class Started(NamedTuple):
+    """What starts a trial: its words, the environment variables that it sets or (None) unsets, and the line for a shell
+    that does the same again."""
+
+    words: list[str]
+    variables: Mapping[str, str | None]
+    by_hand: str
 
 
 @dataclass(frozen=True)
