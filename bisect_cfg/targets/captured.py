@@ -314,8 +314,10 @@ def own_settings(events: Sequence[Event]) -> dict[str, Source]:
         if isinstance(row, ConfigBuilt) and row.kind in OWN and row.raw:
             own = found.setdefault(row.kind, Source(row.kind, row.index, "", "", {}, {}, {}, {}, place=row.place))
             parts = {part: getattr(own, part) | getattr(row, part) for part in ("raw", "defaults", "types", "flags")}
-            if row.words:  # without them it has what its files say
-                parts["defaults"] |= {key: own.raw[key] for key in row.defaults if key in own.raw}
+            if row.words:  # without them it has what its files say, unless these have it from them (`from_dotlist`)
+                over = {key: own.raw[key] for key in row.defaults if key in own.raw}
+                taken = {key for key, value in over.items() if equal(value, row.raw[key])}
+                parts["defaults"] |= {key: own.defaults.get(key) if key in taken else over[key] for key in over}
             found[row.kind] = replace(own, words=row.index if row.words else -1, **parts)
         elif isinstance(row, OwnDefaults) and (own := found.get(row.kind)) is not None:
             found[row.kind] = replace(own, defaults={**own.defaults, **row.defaults})

@@ -331,13 +331,18 @@ def _bare(value: ast.expr, assigned: Mapping[str, ast.expr]) -> ast.expr:
 
 
 def _reads(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
-    """The key that an expression reads, and the expression of its default if it has one."""
+    """The key that an expression reads (of ``found["--cap"]`` it is `cap`), and the expression of its default if it has
+    one."""
     match node:
         case ast.Subscript(slice=ast.Constant(value=str(key)), ctx=ast.Load()):
-            yield key, None
+            yield _word(key), None
         case ast.Attribute(attr=key, ctx=ast.Load()):
             yield key, None
         case ast.Call(func=ast.Attribute(attr=reader) | ast.Name(id=reader), args=args) if reader in _READERS:
             match args[reader == "getattr" :]:
                 case [ast.Constant(value=str(key)), *default]:
-                    yield key, default[0] if default else None
+                    yield _word(key), default[0] if default else None
+
+
+def _word(key: str) -> str:
+    return key.lstrip("-").replace("-", "_") if key.startswith("-") else key

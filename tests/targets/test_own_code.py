@@ -138,3 +138,14 @@ def test_the_elements_of_a_list_are_alike(tmp_path):
     code = own_code([str(tmp_path / "train.py")])
     names = ("rewards.0.weight", "rewards.1.weight", "rewards.0.name", "parts.0.size")
     assert [code.default_of(name) for name in names] == [(1.0,), (1.0,), (), (3,)]
+
+
+def test_a_default_of_a_word_is_that_of_its_key_or_of_the_variable_that_has_its_name(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "lr, mix = 1e-6, float(x)\nwindow: int = 4\nfast = False\nconfig = {'size': 8, 'tags': ['a']}\n"
+        "for word in sys.argv[1:]:\n    key, value = word.split('=')\n    config[key] = value\n    fast = True\n"
+        "found.get('--max-cap', '3'), found.get('kind'), window\n"
+    )
+    code = own_code([str(tmp_path / "train.py")])
+    names = ("lr", "mix", "window", "fast", "size", "tags", "max_cap", "kind")
+    assert [code.default_of_word(name) for name in names] == [(1e-6,), (), (4,), (False,), (8,), (), (3,), ()]

@@ -124,3 +124,21 @@ def test_what_the_script_hands_on_from_the_model_config_is_set_there(passed, mad
 def test_a_dtype_of_the_model_config_goes_by_one_name():
     made = Assigned("args", 0, "model_init_kwargs", {**HANDED_ON, "dtype": "float16"})
     assert factors([*config(0), *model_config(dtype="float16"), made, begin(1, 0)]) == {"model.dtype"}
+
+
+@pytest.mark.parametrize(("other", "default"), [
+    ({"raw": {"mix": 0.2}, "defaults": {}}, 0.2),  # of a file that they are laid over
+    ({"raw": {"mix": 0.9}, "defaults": {"mix": 0.1}}, 0.1),  # of a config into which they were merged
+    ({"raw": {"mix": 0.9}, "defaults": {}}, None), ({"raw": {"window": 4}, "defaults": {}}, None),
+])  # fmt: skip
+@pytest.mark.parametrize("first", [False, True])
+def test_without_its_word_a_setting_is_what_the_scripts_files_say(other, default, first):
+    words = ConfigBuilt("script", int(first), "", "", {"mix": 0.9}, {"mix": None}, {"mix": "float"}, words=True)
+    of_file = ConfigBuilt("script", int(not first), "", "", types={}, **other)
+    args = ConfigBuilt("args", 0, "GRPOConfig", "trl", {}, {}, {})
+    rows = [of_file, words, args] if first else [words, of_file, args]
+    own = read_capture(rows).others["script"]
+    assert own.raw["mix"] == 0.9 and own.defaults["mix"] == default and own.words == words.index
+    none = ConfigBuilt("script", 2, "", "", {}, {}, {}, words=True)
+    own = read_capture([*rows, none]).others["script"]
+    assert own.raw == other["raw"] and own.words == -1, "a parser has taken the words after all"
