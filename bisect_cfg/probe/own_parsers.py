@@ -10,7 +10,7 @@ import sys
 
 from .library_objects import field_defaults
 from .own_classes import fields_of, has_fields, put
-from .own_words import offer_keywords, taken
+from .own_words import are_settings, offer_keywords, taken
 from .sources import asked_by, offer_own, parsing
 from .standard_library import _getframe, dataclasses, functools
 
@@ -35,11 +35,13 @@ def parse_known_args(original, self, *args, **kwargs):
         namespace, rest = original(self, *args, **kwargs)
     parsed, module = vars(namespace), sys.modules["argparse"]
     actions = [one for one in _actions_of(self, parsed, module) if one.dest in parsed]
+    lists = {one.dest: parsed[one.dest] for one in actions if not one.default and are_settings(parsed[one.dest])}
+    actions = [one for one in actions if one.dest not in lists]
     found = {one.dest: parsed[one.dest] for one in actions}
     types = {one.dest: getattr(one.type, "__name__", "") or _type_of(parsed[one.dest]) for one in actions}
     flags = {one.dest: list(one.option_strings) for one in actions}
     offer_own(found, _argparse_defaults(self, actions, module), user, parsed.__setitem__, flags, types)
-    taken(user, rest)
+    taken(user, rest, *lists.values())
     return namespace, rest
 
 

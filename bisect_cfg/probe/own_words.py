@@ -1,8 +1,9 @@
 """Words of the command line that the user's own code takes apart: ``lr=3e-4``, ``--lr 3e-4``, ``--lr=3e-4``, ``--on``.
 
 ``sys.argv`` is a list that offers the words after the script's name when the user's own code first looks at them; what
-``parse_known_args`` leaves is offered, too. Words that a parser has taken are its settings (`own_parsers`), whoever has
-looked at them before. A trial has another value in a word, or leaves it out: the script knows best what it does then.
+``parse_known_args`` and a flag like ``--set lr=3e-4`` leave to it is offered, too. Words that a parser has taken are
+its settings (`own_parsers`), whoever has looked at them before. A trial has another value in a word, or leaves it out:
+the script knows best what it does then.
 """
 
 import ast
@@ -62,30 +63,35 @@ def _look(words, frame):
     user = None if ours else sources.asked_by(wrap.outward(frame, wrap.GENERATED, wrap.PROBE), _READERS)
     if user is not None:
         state.looked = True
-        offer(words, user)
+        _offer([words], user)
 
 
-def taken(user, rest=()):
-    """A parser has taken the words of the command line, but for a list of them, which the user's own code is given."""
+def taken(user, *rest):
+    """A parser has taken the words of the command line, but for lists of them, which the user's own code is given."""
     before, state.looked = state.looked, True
-    if before or rest:
-        offer(rest or [], user)
+    if before or any(rest):
+        _offer(rest, user)
 
 
-def offer(words, user):
+def are_settings(words):
+    """Whether a parser has left a list of settings to the user's own code: ``--set lr=3e-4 reward.mix=0.5``."""
+    return bool(words) and isinstance(words, list) and all(isinstance(one, str) and _is_setting(one) for one in words)
+
+
+def _offer(lists, user):
     """Offer words that the user's own code takes apart, and put in the values of the trial."""
-    begin = 1 if isinstance(words, _Arguments) else 0
     values: dict = {}
     defaults: dict = {}
-    for name, first, _, value in _settings(words, begin):
-        values.setdefault(name, []).append(value)
-        if not name.startswith("argv."):
-            defaults[name] = False if value is True and "=" not in words[first] else None
+    for words in lists:
+        for name, first, _, value in _settings(words):
+            values.setdefault(name, []).append(value)
+            if not name.startswith("argv."):
+                defaults[name] = False if value is True and "=" not in words[first] else None
     found = {name: several if several[1:] else several[0] for name, several in values.items()}
 
     def put(name, value):
-        for those in (words, *([sys.argv] if words is not sys.argv else [])):
-            _put(those, name, value)
+        for words in (*lists, sys.argv):
+            _put(words, name, value)
 
     sources.offer_own(found, defaults, user, put, _flags(found), words=True)
 
@@ -105,13 +111,14 @@ def _flags(names):
     return {name: [f"--{name}", "--" + name.replace("_", "-")] for name in names}
 
 
-def _settings(words, begin):
-    """Each setting in words: its name, the first of its words, the one after the last, and its value."""
-    words, at = list.__getitem__(words, slice(None)), begin
+def _settings(words):
+    """Each setting in words: its name, the first of its words, the one after the last, and its value. The first word of
+    sys.argv is the script."""
+    at, words = int(words is sys.argv), list.copy(words)
     while at < len(words):
         match, end = _NAMED.fullmatch(words[at]), at + 1
-        if match is None or not (match["value"] is not None or words[at].startswith("-")):
-            yield f"argv.{at - begin + 1}", at, end, _value(words[at])
+        if not (_is_setting(words[at]) or words[at].startswith("-")) or match is None:
+            yield f"argv.{at}", at, end, _value(words[at])
         else:
             value = match["value"]
             if value is None and end < len(words) and not _is_flag(words[end]):
@@ -120,8 +127,12 @@ def _settings(words, begin):
         at = end
 
 
+def _is_setting(word):
+    return "=" in word and _NAMED.fullmatch(word) is not None
+
+
 def _is_flag(word):
-    return word.startswith("-") and _NAMED.fullmatch(word) is not None or "=" in word and _NAMED.fullmatch(word)
+    return _is_setting(word) or (word.startswith("-") and _NAMED.fullmatch(word) is not None)
 
 
 def _value(text):
@@ -137,7 +148,7 @@ def _value(text):
 
 def _put(words, name, value):
     """Have words give a setting another value, or none: None, and False of a word that alone says that it is so."""
-    places = [one for one in _settings(words, 1 if words is sys.argv else 0) if one[0] == name]
+    places = [one for one in _settings(words) if one[0] == name]
     new = value if isinstance(value, list) and len(value) == len(places) else [value] * len(places)
     for (_, first, end, now), value in reversed(list(zip(places, new))):  # noqa: B905
         if value is not None and value == now:

@@ -118,18 +118,15 @@ class Comparison:
 
     @cached_property
     def _overridden(self) -> Row:
-        """Key of the script's own file -> value there, of those whose place a flag has taken: one that has no default
-        itself, or one of words (``--set grpo.beta=0.1``) that name the key."""
+        """Key of the script's own file -> value there, of those whose place a flag has taken that has no default."""
         own = self.capture.others.get("script")
         if own is None:
             return {}
-        lists = (own.raw[key] for key in own.set_by_user if isinstance(own.raw[key], list))
-        named = {word.partition("=")[0].lstrip("+-") for words in lists for word in words if isinstance(word, str)}
         open_flags = {Name.of(name).field for name, (_, good) in self._made_of.items() if good is None}
         found: Row = {}
         for key, value in own.raw.items():
             before, _, last = key.rpartition(".")
-            if not has_tag(value) and (key in named or (before and last in open_flags)):
+            if not has_tag(value) and before and last in open_flags:
                 found[key] = value
         return found
 

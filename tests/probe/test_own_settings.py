@@ -561,6 +561,8 @@ def test_the_good_side_of_what_a_flag_overrides_in_a_file_is_what_the_file_says(
     assert "learning_rate" in found[0]
     assert result["causes"][0]["parameters"]["learning_rate"] == {"good": 2e-6, "bad": 0.01}
     assert "script.training.learning_rate" not in result["not_varied"], "the flag is varied"
+    own = {name for name in result["trials"][0]["values"] if name.startswith("script.")}
+    assert own == ({"script.reward.mix"} if "--set" in flags else set()), "each of the settings after it by itself"
 
 
 def test_a_variable_that_fills_a_model_is_found(tool):

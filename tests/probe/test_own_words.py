@@ -14,9 +14,9 @@ WORDS = ["own.yaml", "lr=3e-4", "--mix", "0.9", "--cap=none", "--dry", "--low", 
 
 
 def test_words_are_settings_by_their_names():
-    found = {name: value for name, _, _, value in own_words._settings(WORDS, 0)}
+    found = {name: value for name, _, _, value in own_words._settings(WORDS)}
     assert found == {
-        "argv.1": "own.yaml", "lr": 3e-4, "mix": 0.9, "cap": "none", "dry": True, "low": -0.5, "reward.scale": True,
+        "argv.0": "own.yaml", "lr": 3e-4, "mix": 0.9, "cap": "none", "dry": True, "low": -0.5, "reward.scale": True,
         "k": 2,
     }  # fmt: skip
 
