@@ -23,13 +23,7 @@ from bisect_cfg.probe.protocol import NAMESPACE, BuildAnswer, Encoded
 from bisect_cfg.targets.captured import OWN, Capture, Row, Source, entries, has_tag, is_object, look_up, plain
 from bisect_cfg.targets.factors import DEFAULT, Build, Factor, Factors, build_request
 from bisect_cfg.targets.good import typed_values
-from bisect_cfg.targets.launch_settings import (
-    LAUNCHER,
-    PROCESSES,
-    PYTHON,
-    launcher_levels,
-    variable_levels,
-)
+from bisect_cfg.targets.launch_settings import LAUNCHER, PROCESSES, PYTHON, launcher_levels, variable_levels
 from bisect_cfg.targets.packages import Installed, shown_levels
 from bisect_cfg.targets.pinned import HANDED_ON, PINNED, handed_on, is_secret, why_pinned
 from bisect_cfg.targets.suggestions import check_name, left_out, naming_nothing
@@ -335,10 +329,8 @@ class Comparison:
         """
         args, capture = self.capture.args, self.capture
         sides = {LAUNCHER: launcher_levels(self.launcher, args.world_size, args.devices, capture.asked)}
-        processes, change = (
-            self.good.get(PROCESSES, 1),
-            "start the script with `accelerate launch` or torchrun after `--`.",
-        )
+        processes = self.good.get(PROCESSES, 1)
+        change = "start the script with `accelerate launch` or torchrun after `--`."
         if processes > 1 and not capture.started:
             raise InputError(
                 f"{PROCESSES}={processes} for the good configuration needs a launcher, and the command has none.",

@@ -264,14 +264,7 @@ def check_type(name: str, value: Value, kind: str) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if number and math.isnan(value):
         raise InputError(f"{name} cannot be NaN: no run could train with that.", "Give a number.")
-    words = {word.lower() for word in re.findall(r"\w+", kind)} - {
-        "optional",
-        "union",
-        "typing",
-        "class",
-        "nonetype",
-        "none",
-    }
+    words = set(re.findall(r"\w+", kind.lower())).difference("optional union typing class nonetype none".split())
     if value is None or not words:
         return
     if words == {"bool"} and not (isinstance(value, bool) or number):
