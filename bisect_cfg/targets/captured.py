@@ -318,7 +318,8 @@ def own_settings(events: Sequence[Event]) -> dict[str, Source]:
                 over = {key: own.raw[key] for key in row.defaults if key in own.raw}
                 taken = {key for key, value in over.items() if equal(value, row.raw[key])}
                 parts["defaults"] |= {key: own.defaults.get(key) if key in taken else over[key] for key in over}
-            found[row.kind] = replace(own, words=row.index if row.words else -1, **parts)
+            words_at = row.index if row.words else -1
+            found[row.kind] = replace(own, index=min(own.index, row.index), words=words_at, **parts)
         elif isinstance(row, OwnDefaults) and (own := found.get(row.kind)) is not None:
             found[row.kind] = replace(own, defaults={**own.defaults, **row.defaults})
     code = own_code(sorted({str(row.place[0]) for row in built if row.place}))
