@@ -14,6 +14,7 @@ import yaml
 from tools import ForkedTool, slow, undocumented
 
 from bisect_cfg.common.failures.signature import Signature
+from bisect_cfg.runner.runs import load_run
 
 STUDIES = Path(__file__).parent.parent / "studies"
 ELSEWHERE = {
@@ -127,10 +128,10 @@ def test_one_remedy_has_one_name(bisected):
 def failures(folder: Path) -> dict[str, list[Signature]]:
     """The failures of all runs of a study, baselines included, by outcome."""
     found: dict[str, list[Signature]] = {"fail": [], "unresolved": []}
-    for path in folder.glob("trials/*/result.json"):
-        result = json.loads(path.read_text())
-        if result["outcome"] in found:
-            found[result["outcome"]].append(Signature.from_json(result["attributes"]["observation"]["died"]))
+    for trial in read(folder)["trials"]:
+        if trial["outcome"] in found:
+            run = load_run(folder, Path(trial["folder"]).name)
+            found[trial["outcome"]].append(run.shown.signature)
     return found
 
 

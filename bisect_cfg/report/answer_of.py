@@ -259,6 +259,7 @@ def _trials(found: Findings) -> Iterator[Trial]:
             suspicion=details.get("suspicion"),
             folder=f"trials/{details.get('folder', row.number)}",
             start=details.get("level"),
+            metrics=(),  # they are in its folder
             remarks=tuple(remark.text for remark in _remarks(found, row.number)),
         )
 
