@@ -6,7 +6,9 @@ own pace: ten times its longest silence so far is a hang. A step that takes thir
 while heartbeats go on.
 
 The first hang of a study is waited for in full. Its stacks are kept, and so are those of pauses that came to an end. A
-later run is the same hang if its stacks stand where one hung and none paused, for five times the longest pause.
+later run is the same hang if its stacks stand where one hung and none paused, for five times the longest pause. Stacks
+that move, in a loop that has no end, are compared by the user's function in which they stay: what is asked of a step is
+asked of that silence then, and no longer what is asked of a slow phase.
 
 `Silence` is pure: the caller tells it what was seen and when, and it says when it needs the stacks of the run.
 """
@@ -17,7 +19,7 @@ import contextlib
 import itertools
 import math
 import sys
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,8 +62,10 @@ IN_TRAINING = ""
 """What a run does in training while it is in none of the named slow phases."""
 
 Place = str
-"""Where a run stood: a digest of the Python stacks of all threads of all its processes (`watch.place_of`); "" if that
-is not known, or if it moved."""
+"""Where a run stood: a digest of the Python stacks of all threads of all its processes, or, behind `WITHIN`, of the
+functions that they were in (`watch.places_of`)."""
+
+WITHIN = "within "
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Silence:
         self._sign: Hashable = None
         self._looked: float | None = None
         self._doing: str | None = None  # a phase or `IN_TRAINING`; None before training
-        self._stacks: list[tuple[float, Place]] = []  # in the present silence: after how long, where it stood
+        self._stacks: list[tuple[float, Set[Place]]] = []  # in the present silence: after how long, where it stood
         self._next_stacks = PAUSE_SECONDS
 
     def look(self, now: float, written: Hashable, beat: tuple[int, str], training: bool, steps: int) -> str | None:
@@ -115,7 +119,7 @@ class Silence:
         limit, what = self._limit(beat[1], training, steps)
         if self.seconds > limit:
             return f"{what} for {self.seconds:.0f} s"
-        if self.seconds >= self._known_from() and self.stood in self._known():
+        if any(self.seconds >= self._known_from(place) for place in self.stood & self._known()):
             return f"{what} for {self.seconds:.0f} s, where an earlier run hung"
         return None
 
@@ -123,7 +127,7 @@ class Silence:
         """End the present silence: there was a sign of life, or the run came to its own end."""
         if self._doing is not None:
             self.pauses[self._doing] = max(self.pauses.get(self._doing, 0.0), self.seconds)
-        self.places |= {place for _, place in self._stacks if place}
+        self.places |= {place for _, places in self._stacks for place in places}
         self.seconds, self._stacks, self._next_stacks = 0.0, [], PAUSE_SECONDS
 
     @property
@@ -133,28 +137,34 @@ class Silence:
         wanted = self._patience.times is not None and self._doing is not None
         return wanted and self.seconds >= self._next_stacks
 
-    def add_stacks(self, place: Place) -> None:
-        """Take in where the stacks of the run stand now."""
-        self._stacks.append((self.seconds, place))
-        again = max(self.seconds + APART_SECONDS, self._known_from())
-        self._next_stacks = again if place in self._known() else 2 * self.seconds
+    def add_stacks(self, places: Set[Place]) -> None:
+        """Take in where the stacks of the run stand now; empty if that is not known."""
+        self._stacks.append((self.seconds, places))
+        again = (max(self.seconds + APART_SECONDS, self._known_from(place)) for place in places & self._known())
+        self._next_stacks = min(again, default=2 * self.seconds)
 
     @property
-    def stood(self) -> Place:
-        """Where the run stands in the present silence; "" if it moves, or was not looked at twice."""
-        still = list(itertools.takewhile(lambda look: look[1] == self._stacks[-1][1], reversed(self._stacks)))
-        return still[0][1] if still and still[0][0] - still[-1][0] >= APART_SECONDS else ""
+    def stood(self) -> set[Place]:
+        """Where the run stands in the present silence; empty if it moves, or was not looked at twice."""
+
+        def stands(place: Place) -> bool:
+            still = list(itertools.takewhile(lambda look: place in look[1], reversed(self._stacks)))
+            return still[0][0] - still[-1][0] >= APART_SECONDS
+
+        return {place for place in (self._stacks[-1][1] if self._stacks else ()) if stands(place)}
 
     def _known(self) -> set[Place]:
-        return set(self._patience.hangs) - self.places - {""}
+        return set(self._patience.hangs) - self.places
 
-    def _known_from(self) -> float:
-        """Seconds of silence from which on it may be a known hang."""
+    def _known_from(self, place: Place) -> float:
+        """Seconds of silence from which on it may be the hang that is known of a place."""
         seen = self._patience.seen
         if self._doing is None or not (self._patience.repeats or self._doing in seen):
             return math.inf
-        doing = max(self.pauses.get(self._doing, 0.0), seen.get(self._doing, 0.0))
-        return max(PAUSE_SECONDS, KNOWN_TIMES * max(doing, self.pauses.get(IN_TRAINING, 0.0)))
+        longest = max(self.pauses.get(self._doing, 0.0), seen.get(self._doing, 0.0), self.pauses.get(IN_TRAINING, 0.0))
+        if place.startswith(WITHIN):
+            return max(HANG_SECONDS, HANG_TIMES * longest)
+        return max(PAUSE_SECONDS, KNOWN_TIMES * longest)
 
     def _limit(self, phase: str, training: bool, steps: int) -> tuple[float, str]:
         """Seconds of silence that are a hang, and what is missing then."""

@@ -226,5 +226,5 @@ class Pauses:
                     self.phases.setdefault(name, 0.0)
         for name, seconds in ending.phases.items():
             self.phases[name] = max(self.phases.get(name, 0.0), seconds)
-        self.stood |= {ending.stood} - {""}
+        self.stood |= set(ending.stood)
         self.paused |= set(ending.paused)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bisect_cfg.common.json_files import digest, private
-from bisect_cfg.probe.protocol import STACK_SIGNAL, STACKS_FILE
-from bisect_cfg.runner.hang import IN_TRAINING, Patience, Place, Silence, heartbeat_in
+from bisect_cfg.probe.protocol import STACK_SIGNAL, STACKS_FILE, Frame
+from bisect_cfg.runner.hang import IN_TRAINING, WITHIN, Patience, Place, Silence, heartbeat_in
 from bisect_cfg.runner.processes import catches
 from bisect_cfg.runner.supervisor import Run
 from bisect_cfg.runner.traces import Traces, threads_in
@@ -23,6 +24,9 @@ POLL_SECONDS = 0.02
 
 STACK_DUMP_SECONDS = 1.0
 """How long a silent process gets to write its Python stacks."""
+
+_OF_OTHERS = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|/bisect_cfg/probe/|^<frozen")
+"""Files that are not the user's: of installed packages, of Python and of the probe."""
 
 LAST_SECONDS = 2.0
 """An exception that nothing has caught is the end of a run. The process gets this long to end by itself, with its
@@ -39,7 +43,7 @@ class Ending:
     longest_silence: float = 0.0  # in training, outside of named slow phases
     phases: Mapping[str, float] = field(default_factory=dict)  # name of a slow phase -> its longest silence
     costly: bool = False  # whether it was ended because it takes longer than can be afforded
-    stood: Place = ""  # where it hung; "" if it did not, or if that is not known
+    stood: Sequence[Place] = ()  # where it hung; empty if it did not, or if that is not known
     paused: Sequence[Place] = ()  # where it stood in pauses after which it went on
     horizon: int | None = None  # optimizer steps that it was to make; None for all the script has
     steps: int = 0  # metric rows
@@ -109,7 +113,7 @@ def watch(
 
 def ending_of(silence: Silence, code: int | None, hang: str | None, seconds: float) -> Ending:
     """How a run ended after so many seconds, with what its silences showed."""
-    stood = "" if hang is None else silence.stood
+    stood = [] if hang is None else sorted(silence.stood)
     if code == 0:
         silence.end()
     pauses = {doing: round(longest, 3) for doing, longest in silence.pauses.items()}
@@ -117,9 +121,9 @@ def ending_of(silence: Silence, code: int | None, hang: str | None, seconds: flo
     return Ending(code, hang, seconds, longest, pauses, stood=stood, paused=sorted(silence.places))
 
 
-def look_at_stacks(child: Run | Training, keep: bool = False) -> Place:
-    """Ask all processes of a run for their stacks; where it stands, "" if one of them does not answer. Unless `keep`,
-    the stacks are taken out of the files again."""
+def look_at_stacks(child: Run | Training, keep: bool = False) -> set[Place]:
+    """Ask all processes of a run for their stacks; where it stands, empty if one of them does not answer. Unless
+    `keep`, the stacks are taken out of the files again."""
     probed = child.probed()
     # The signal would kill a process without the handler: one that has just begun, or has become another program.
     asked = [pid for pid in probed.values() if pid is not None and catches(pid, STACK_SIGNAL)]
@@ -136,11 +140,33 @@ def look_at_stacks(child: Run | Training, keep: bool = False) -> Place:
             written.append(stream.read().decode("utf-8", "replace"))
             if not keep:
                 stream.truncate(size)
-    return place_of(written) if len(asked) == len(written) == len(probed) else ""
+    return places_of(written) if len(asked) == len(written) == len(probed) else set()
 
 
-def place_of(stacks: Sequence[str]) -> Place:
-    """Where a run stands, by the stacks of its processes: a digest, so that no secret of a path is stored. Threads are
-    a set, since how many of a pool are idle is a matter of chance."""
-    threads = [sorted({tuple(frames) for frames in threads_in(text)}) for text in stacks]
-    return digest(threads) if threads and all(threads) else ""
+def places_of(stacks: Sequence[str]) -> set[Place]:
+    """Where a run stands, by the stacks of its processes: line by line, and, where the training has called a function
+    of the user's, by that function. Digests, so that no secret of a path is stored; empty if one process is silent.
+
+    Threads are a set, since how many of a pool are idle is a matter of chance.
+    """
+    threads = [threads_in(text) for text in stacks]
+    if not threads or not all(threads):
+        return set()
+    exact = digest([sorted({tuple(frames) for frames in of_process}) for of_process in threads])
+    main = [of_process[-1] for of_process in threads]
+    within = [_within(frames) for frames in main]
+    return {exact} | ({WITHIN + digest(within)} if within != main else set())
+
+
+def _within(frames: list[Frame]) -> list[Frame]:
+    """A stack, innermost frame first, without what the user's innermost function called and the line that it is at;
+    whole where no library has called such a function."""
+    own = next((place for place, frame in enumerate(frames) if _is_own(frame)), len(frames))
+    if all(map(_is_own, frames[own:])):
+        return frames
+    path, _, function = frames[own]
+    return [(path, 0, function), *frames[own + 1 :]]
+
+
+def _is_own(frame: Frame) -> bool:
+    return _OF_OTHERS.search(frame[0]) is None

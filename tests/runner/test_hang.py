@@ -17,6 +17,7 @@ from bisect_cfg.runner.hang import (
     LOOK_SECONDS,
     PAUSE_SECONDS,
     PHASE_SECONDS,
+    WITHIN,
     Patience,
     Silence,
 )
@@ -44,7 +45,7 @@ class Simulated:
             if hang is not None:
                 return hang
             if self.silence.wants_stacks:
-                self.silence.add_stacks(self.places[0])
+                self.silence.add_stacks({*self.places[0].split("; ")} - {""})
                 self.places = [*self.places[1:], self.places[0]]
         return None
 
@@ -182,6 +183,23 @@ def test_a_known_hang_is_not_waited_for_and_the_first_is() -> None:
     assert until_hang(replace(after(300.0), repeats=True)) < PAUSE_SECONDS + 2, "but of the configuration that hung"
 
 
+LOOP = [f"line {number}; {WITHIN}judge" for number in range(5)]
+
+
+def test_a_known_hang_in_a_loop_is_known_by_its_function() -> None:
+    run = Simulated()
+    why = run.announced("reward call", 300.0, *LOOP, look=0.2)
+    known = replace(FIRST_PATIENCE, hangs=run.silence.stood, seen={"reward call": 0.1})
+    assert why is not None and known.hangs == {f"{WITHIN}judge"}
+    assert HANG_SECONDS <= until_hang(known, *reversed(LOOP)) < HANG_SECONDS + 2
+    assert until_hang(known, "line 1", "line 2") is None, "of another function"
+    slow = replace(known, seen={"reward call": 6.0})
+    assert HANG_TIMES * 6.0 <= until_hang(slow, *LOOP) < HANG_TIMES * 6.0 + 2, "a call may take so long"
+    run = Simulated(known)
+    assert run.announced("reward call", HANG_SECONDS - 1, *LOOP, look=0.2) is None
+    assert run.announced("reward call", PHASE_SECONDS - 1, *LOOP, look=0.2) is None, "it has paused there"
+
+
 @given(st.floats(0.1, 60), st.floats(0.1, 60))
 def test_a_known_hang_takes_five_times_the_longest_pause(own: float, earlier: float) -> None:
     wanted = max(PAUSE_SECONDS, KNOWN_TIMES * max(own, earlier))
@@ -218,8 +236,8 @@ def test_pauses_and_hangs_are_read_back_from_the_study(tmp_path) -> None:
         {"phases": 7},
         {"paused": 7},
         {"longest_silence": 95.0, "exit_code": 1},
-        {"exit_code": None, "hang": "no heartbeat", "stood": "judge"},
-        {"exit_code": None, "hang": "no heartbeat", "stood": "there"},
+        {"exit_code": None, "hang": "no heartbeat", "stood": ["judge"]},
+        {"exit_code": None, "hang": "no heartbeat", "stood": ["there"]},
     )
     for number, told in enumerate(endings):
         (tmp_path / f"trials/{number}").mkdir(parents=True)

@@ -18,11 +18,11 @@ from tools import traces_of
 
 from bisect_cfg.probe.protocol import STACKS_FILE, Cold, Raised, TrainBegin, TrialOrders, to_json
 from bisect_cfg.runner.fork_server import probe_environment
-from bisect_cfg.runner.hang import HANG_SECONDS, PHASE_SECONDS, Patience, heartbeat_in
+from bisect_cfg.runner.hang import HANG_SECONDS, PHASE_SECONDS, WITHIN, Patience, heartbeat_in
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.training import Training
-from bisect_cfg.runner.watch import Ending, place_of, watch
+from bisect_cfg.runner.watch import Ending, places_of, watch
 from bisect_cfg.study.reproduce import FIRST_PATIENCE
 
 SLOW = """
@@ -150,8 +150,8 @@ def test_slow_is_no_hang_and_a_hang_is_found_at_once_if_it_is_known(bench: Bench
         phase = SLOW_KINDS[what]
         assert phase is None or ending.phases[phase] >= 0.95 * 3 * UNIT
         assert phase is None or (traces.folder / STACKS_FILE).read_text() == "", "nobody has asked"
-    assert judge.stood in found["reward"][0].paused, "it is the same line"
-    known = replace(FIRST_PATIENCE, hangs={judge.stood}, seen={"reward call": 0.0})
+    assert set(judge.stood) <= set(found["reward"][0].paused), "it is the same line"
+    known = replace(FIRST_PATIENCE, hangs={*judge.stood}, seen={"reward call": 0.0})
     again, _, log = bench("judge", known)
     assert "where an earlier run hung" in again.hang and again.stood == judge.stood, log
 
@@ -174,12 +174,29 @@ HUNG = """Current thread 0x00007f16ef057b80 (most recent call first):
 """
 
 
+LOOP = """Current thread 0x00007f16ef057b80 (most recent call first):
+  File "/usr/lib/python3.11/random.py", line 239 in _randbelow
+  File "/home/rewards.py", line 41 in references
+  File "/home/rewards.py", line 56 in judge
+  File "/home/.venv/lib/python3.11/site-packages/trl/trainer/grpo_trainer.py", line 1626 in _calculate_rewards
+  File "/home/train.py", line 17 in <module>
+"""
+
+
 def test_a_place_is_where_all_threads_of_all_processes_stand() -> None:
-    place = place_of([f"{IDLE}\n{HUNG}"])
-    assert place == place_of([f"{IDLE}\n{IDLE}\n{HUNG}".replace("26c0", "26c1")]), "how many are idle says nothing"
+    place = places_of([f"{IDLE}\n{HUNG}"])
+    assert len(place) == 1, "no library has called a function of the user's"
+    assert place == places_of([f"{IDLE}\n{IDLE}\n{HUNG}".replace("26c0", "26c1")]), "how many are idle says nothing"
     others = [HUNG], [f"{IDLE}\n{HUNG}"] * 2, [f"{IDLE}\n{HUNG}".replace("11", "12")], [IDLE.replace("331", "1") + HUNG]
-    assert place not in {place_of(texts) for texts in others}
-    assert place_of([]) == place_of([HUNG, ""]) == "", "one that says nothing may be anywhere"
+    assert not any(place & places_of(texts) for texts in others)
+    assert places_of([]) == places_of([HUNG, ""]) == set(), "one that says nothing may be anywhere"
+
+
+def test_a_loop_stays_in_the_users_function_that_a_library_has_called() -> None:
+    place, moved = places_of([LOOP]), places_of([LOOP.replace("line 239 in _randbelow", "line 7 in choice")])
+    assert {one for one in place & moved if one.startswith(WITHIN)} and len(place & moved) == 1
+    assert place & places_of([LOOP.replace("line 41", "line 43")]) == place & moved
+    assert not place & places_of([LOOP.replace("line 56", "line 57")]), "another call of it"
 
 
 class Unprobed:
