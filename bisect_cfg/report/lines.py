@@ -8,77 +8,30 @@ without -v.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from bisect_cfg.common.configuration import Status, Value, equal
-from bisect_cfg.common.failures.health import SILENT_KINDS
-from bisect_cfg.common.words import PROGRAM, clean, count, duration, percent, short_path, show, with_reasons
-from bisect_cfg.probe.redact import HIDDEN, hides
-from bisect_cfg.remedy.remedy import Range, RemedyStatus, failure_bound, repeats_for
-from bisect_cfg.report.answer import EMPTY, RUNNING, UNTRIED, Answer, Recommendation, Remedy
+from bisect_cfg.common.configuration import Status
+from bisect_cfg.common.words import PROGRAM, clean, count, duration, percent, short_path, with_reasons
+from bisect_cfg.report.answer import EMPTY, RUNNING, Answer
+from bisect_cfg.report.fix import fix, how_to_go_on
+from bisect_cfg.report.line import BY_HAND, COMMAND, DIM, EDIT, GOOD, GUILTY, NOTE, TEXT, Commands, Line, value_of
 from bisect_cfg.report.sentences import contrast_lines, place_lines, since_step
-from bisect_cfg.rewrite.recommended import Change, ShownEdit
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.runner.verdict import REFUSED
 from bisect_cfg.store.causes import Cause, Claim
 from bisect_cfg.targets.pinned import without_good_value
 
-TEXT, GUILTY, EDIT, COMMAND, NOTE, DIM = "text", "guilty", "edit", "command", "note", "dim"
-"""Kinds of lines: GUILTY is a setting of a cause with its good value behind `GOOD`, EDIT an old and a new text with
-`ARROW` between them, COMMAND is there to be pasted and never broken."""
-
-GOOD, ARROW = "  good: ", "  ->  "
-
-LABEL_WIDTH = 8
-"""Columns of the labels."""
-
 SETTING_WIDTH = 40
 """Columns to which the settings of a cause are filled up, so that their good values stand below each other."""
 
-VALUE_LENGTH = 200
-"""Characters of a value that are shown: a path is shown whole, a table of a dataset is not."""
-
-EDIT_LENGTH = 60
-"""Lines of the user's files that are shown whole; of longer ones, what changes."""
+NOT_VARIED_SHOWN, TRIALS_SHOWN = 2, 6
+"""So many settings that no trial varied, and trials of a remark, are named."""
 
 LONG_NAME = 24
 """Characters of the name of a setting that sentences do not repeat."""
-
-BY_HAND = "By hand:"
-"""What cannot be edited is to be written as it stands after this."""
-
-NOT_VARIED_SHOWN, OTHERS_SHOWN, TRIALS_SHOWN = 2, 4, 6
-"""So many settings that no trial varied, other remedies, and trials of a remark are named."""
-
-MORE_SEEDS = 10
-"""What is suggested to whoever wants to be surer: it rules out failure rates above 26 %."""
-
-_ITEMS = re.compile(r"([,()\[\]{}])")
-
-
-class Line(NamedTuple):
-    """A line of the answer; a label of "" continues the part before it."""
-
-    label: str
-    text: str
-    kind: str = TEXT
-    detail: bool = False
-
-
-class Commands(NamedTuple):
-    """What can be typed about a study: its folder, as it is to be named, and how `bisect-cfg` is called."""
-
-    folder: Path
-    program: str
-
-    def typed(self, name: str, *options: str) -> str:
-        """A command on the study."""
-        return " ".join([self.program, name, shlex.quote(str(self.folder)), *options])
 
 
 def lines_of(answer: Answer, folder: Path | None = None, program: str = PROGRAM) -> list[Line]:
@@ -86,9 +39,9 @@ def lines_of(answer: Answer, folder: Path | None = None, program: str = PROGRAM)
     study = None if folder is None else Commands(folder, program)
     lines = [*_background(answer, program), *_outcome(answer, folder)]
     if answer.causes:
-        lines += _with_short_names([*_causes(answer), *_fix(answer, study)], answer.guilty)
+        lines += _with_short_names([*_causes(answer), *fix(answer, study)], answer.guilty)
     if study is not None and answer.causes:
-        lines += _how_to_go_on(answer, study)
+        lines += how_to_go_on(answer, study)
     if study is not None and (answer.causes or answer.status not in (EMPTY, RUNNING)):
         lines.append(Line("MORE", study.typed("report", "--open"), COMMAND))
     return [line._replace(text=clean(line.text)) for line in lines]
@@ -103,12 +56,6 @@ def _with_short_names(lines: Iterable[Line], guilty: Iterable[str]) -> Iterator[
     for line in lines:
         exact = line.kind in (GUILTY, EDIT, COMMAND) or line.label == "FIX" or line.text.startswith(BY_HAND)
         yield line if exact else line._replace(text=names.sub(lambda match: short[match[0]], line.text))
-
-
-def as_text(lines: Iterable[Line]) -> str:
-    """Lines as plain text, labels in one column; an edit stands below its place."""
-    texts = (f"{line.label:<{LABEL_WIDTH}}{'  ' * (line.kind == EDIT)}{line.text}" for line in lines)
-    return "\n".join(map(str.rstrip, texts))
 
 
 def _labelled(label: str, texts: Iterable[str], kind: str = TEXT, detail: bool = False) -> Iterator[Line]:
@@ -262,7 +209,7 @@ def _rows_of_cause(answer: Answer) -> str:
 def _not_varied(answer: Answer) -> Iterator[Line]:
     """What no trial varied though the user's value is another than the known default: a cause may need it."""
     apart = [
-        f"{name} = {_value(name, one.bad)} (default: {'none' if one.good is None else _value(name, one.good)})"
+        f"{name} = {value_of(name, one.bad)} (default: {'none' if one.good is None else value_of(name, one.good)})"
         for name, one in answer.unvaried.items()
     ]
     if apart:
@@ -294,10 +241,10 @@ def others(answer: Answer) -> str:
 
 
 def _cause(label: str, cause: Cause, subject: str, answer: Answer) -> Iterator[Line]:
-    yours = [f"{name} = {_value(name, levels.bad)}" for name, levels in cause.levels.items()]
+    yours = [f"{name} = {value_of(name, levels.bad)}" for name, levels in cause.levels.items()]
     yours[1:] = [f"and {setting}" for setting in yours[1:]]
     wide = min(max(map(len, yours)), SETTING_WIDTH)
-    goods = (f"{_value(name, levels.good)}" for name, levels in cause.levels.items())
+    goods = (f"{value_of(name, levels.good)}" for name, levels in cause.levels.items())
     texts = (f"{setting:<{wide}}{GOOD}{good}" for setting, good in zip(yours, goods, strict=True))
     yield from _labelled(label, texts, GUILTY)
     if cause.text:
@@ -368,193 +315,3 @@ def _listed(trials: Sequence[Sequence[int]]) -> str:
     if all(len(numbers) == 1 for numbers in trials) and len(trials) == 2:
         return " and ".join(str(numbers[0]) for numbers in trials)
     return "; ".join(", ".join(map(str, numbers)) for numbers in trials)
-
-
-def _value(name: str, value: Value) -> str:
-    words = HIDDEN if hides(name, value) else show(value, name)
-    return words if len(words) <= VALUE_LENGTH else words[: VALUE_LENGTH - 3] + "..."
-
-
-# -------------------------------------------------------------------------------------------------------------- the fix
-
-
-def _fix(answer: Answer, study: Commands | None) -> Iterator[Line]:
-    found = answer.recommendation
-    if found is None and answer.rejected:
-        yield Line("FIX", "No remedy trained healthily.", NOTE)
-        for remedy in answer.rejected:
-            yield Line("", f"{_in_words(remedy.changes)}: {remedy.rejected or 'not tried'}.")
-        if next_one := next((remedy for remedy in answer.rejected if _dies_of_another(answer, remedy)), None):
-            pins = " ".join(f"--pin {name}={show(change.to, name)}" for name, change in next_one.changes.items())
-            yield Line("TRY", "That is another failure, which this one hid. To isolate it, too, add to your command:")
-            yield Line("", f"{pins} --study ANOTHER", COMMAND)
-    elif found is None:
-        for one in answer.corrections:
-            goods = {name: answer.levels[name].good for name in one.parameters if name in answer.levels}
-            reset = ", ".join(f"{name} = {_value(name, good)}" for name, good in goods.items())
-            yield Line("FIX", f"{reset}: that passes {one.passes.seen}/{one.passes.runs}, all else as yours.")
-    if found is None:
-        return
-    first = [Line("", " ".join(found.first.split()))] if found.first else []
-    lines = [*first, *_places(found), *_evidence(found, answer, study), *_others(found, answer, study)]
-    lines[0] = lines[0]._replace(label="FIX")
-    yield from lines
-
-
-def _places(found: Recommendation) -> Iterator[Line]:
-    """What to change and where: in a file, on the command line, or by hand."""
-    for edit in found.edits:
-        if edit.file is None:
-            yield Line("", "on the command line:")
-        else:
-            path = short_path(os.path.abspath(edit.file))
-            yield Line(
-                "", f"{path}:{edit.line}" if edit.cell is None else f"{path}, cell {edit.cell}, line {edit.line}"
-            )
-        yield Line("", _shown(edit), EDIT)
-    for one in found.unplaced:
-        yield Line("", f"{BY_HAND} {one.add} ({one.why}).".replace(f"{Path.cwd()}/", ""))
-    if not found.edits and not found.unplaced:
-        yield Line("", _in_words(found.changes) or "your configuration as it is")
-
-
-def _shown(edit: ShownEdit) -> str:
-    old, new = edit.old.strip(), edit.new.strip()
-    if len(old) > EDIT_LENGTH and new:
-        old, new = _difference(old, new, edit.settings)
-    return f"{old}{ARROW}{new or '(remove it)'}" if old else f"add {new}"
-
-
-def _difference(old: str, new: str, settings: Sequence[str]) -> tuple[str, str]:
-    """Of a long line, a whole call in one, the items that differ, if they name the settings."""
-    left, right = _ITEMS.split(old), _ITEMS.split(new)
-    same = len(os.path.commonprefix([left, right]))
-    tail = len(os.path.commonprefix([left[same:][::-1], right[same:][::-1]]))
-    shorter = ["".join(items[same : len(items) - tail]).strip(", ") for items in (left, right)]
-    named = all(any(name.rpartition(".")[2] in text for text in shorter) for name in settings)
-    return (shorter[0], shorter[1]) if named else (old, new)
-
-
-def _evidence(found: Recommendation, answer: Answer, study: Commands | None) -> Iterator[Line]:
-    claim = found.evidence
-    if found.verified and claim is not None and found.failure_rate_at_most is not None:
-        yield from _verified(found, claim, found.failure_rate_at_most, answer, study)
-    elif found.status == RemedyStatus.HEALTHY:
-        yield Line("", "Not verified: healthy in short runs only.", NOTE)
-    else:
-        seen = f"{claim.seen}/{claim.runs}" if claim is not None and claim.runs else "once"
-        yield Line("", f"Not verified: it passed {seen} in short runs.", NOTE)
-    if found.full_rate and found.full_rate != "None":
-        yield Line("", f"The runs went {found.full_rate}.", DIM, True)
-    yield from _ranges(found)
-    for name in found.not_kept:
-        yield Line("", f"No remedy was found that leaves {name} as it is.", NOTE)
-
-
-def _verified(
-    found: Recommendation, claim: Claim, bound: float, answer: Answer, study: Commands | None
-) -> Iterator[Line]:
-    """How often it trained, and whether that is enough to start with: a failure that shows in few runs may be missed.
-    The rates are details."""
-    of = f" of {found.steps} steps" if found.steps else ""
-    seeds = ", each with its own seed" if found.seeds else ""
-    healthy, rate = f"Healthy in {claim.seen} of {claim.runs} runs{of}{seeds}", answer.reproduction.rate
-    more = MORE_SEEDS if claim.runs < MORE_SEEDS else 2 * claim.runs
-    if rate is not None and rate < bound:
-        more = max(repeats_for(rate), claim.runs + 1)
-        luck = f"That may be luck, as your settings fail in only {percent(rate)} of the runs."
-        said, kind, surer = f"{healthy}. {luck}", NOTE, "Check it before you rely on it:"
-    else:
-        use = "start your training with it" if answer.horizon else "you can use it"
-        said, kind, surer = f"{healthy}: {use}.", TEXT, "To be surer before a long run:"
-    yield Line("", said, kind)
-    if study is not None:
-        yield Line("", surer, kind, kind == TEXT)
-        yield Line("", study.typed("recommend", f"--verify-seeds {more}"), COMMAND, kind == TEXT)
-    rules_out = f"{count(claim.runs, 'healthy run')} rule{'s' * (claim.runs == 1)} out failure rates above"
-    yield Line("", f"{rules_out} {percent(bound)}, {more} those above {percent(failure_bound(more))}.", DIM, True)
-
-
-def _ranges(found: Remedy) -> Iterator[Line]:
-    for name, known in found.ranges.items():
-        yield Line("", _range(name, known))
-    if found.stepped_back:
-        times = count(found.stepped_back, "time")
-        yield Line("", f"Moved back {times} from there: longer runs were not healthy.", detail=True)
-
-
-def _range(name: str, known: Range) -> str:
-    if not known.trials:
-        ends = f"{show(known.good)} (good) and {show(known.bad)} (yours)"
-        if known.settled:
-            return f"{name}: {ends} are too close for a run between them to tell anything."
-        return f"{name}: no value was tried between {ends}."
-    up = f"{'up' if known.bad > known.good else 'down'} to {show(known.healthy_up_to)}"
-    why = f" ({known.shown})" if known.shown else ""
-    open_end = "" if known.settled else "; values between were not tried"
-    return f"{name}: short runs were healthy {up}, not at {show(known.not_from)}{why}{open_end}."
-
-
-def _others(found: Recommendation, answer: Answer, study: Commands | None) -> Iterator[Line]:
-    """The other remedies: verified ones, those that were given up, and what is known and was not tried."""
-    verified = [remedy for remedy in found.alternatives if remedy.verified]
-    for remedy in verified[:OTHERS_SHOWN]:
-        yield Line("", f"Or {_in_words(remedy.changes)}: healthy {_seen(remedy.evidence)}.")
-        yield from (line._replace(detail=True) for line in _ranges(remedy))
-    left = [one for one in found.alternatives if one.status in (UNTRIED, RemedyStatus.OPEN, RemedyStatus.HEALTHY)]
-    if left:
-        names = "; or ".join(_in_words(one.changes) for one in left)
-        yield Line("", f"Not verified: {names} instead.", DIM)
-        if study is not None:
-            verify = study.typed("recommend", f"--remedies {1 + len(verified) + len(left)}")
-            yield Line("", f"To verify them as well: {verify}", DIM, True)
-    for remedy in found.alternatives:
-        if remedy.status == RemedyStatus.REJECTED:
-            yield Line("", f"Not recommended: {_in_words(remedy.changes)} ({remedy.rejected}).", DIM, True)
-            if _only_delays(answer, remedy):
-                advice = "may only delay the failure: check with a larger --steps."
-                yield Line("", f"{_in_words(remedy.changes)} {advice}", NOTE)
-    for position, what in enumerate(found.unsettled):  # the first says why it ended
-        yield Line("", f"Not settled: {what}" if position else what, NOTE)
-
-
-def _dies_of_another(answer: Answer, remedy: Remedy) -> bool:
-    """Whether a run without the cause, all else as the user has it, dies as no run with the cause does."""
-    goods = {name: levels.good for cause in answer.causes for name, levels in cause.levels.items()}
-    reset = all(name in goods and equal(change.to, goods[name]) for name, change in remedy.changes.items())
-    known = {None, answer.failure and answer.failure.signature, *(cause.signature for cause in answer.causes)}
-    return reset and remedy.died not in known
-
-
-def _seen(claim: Claim | None) -> str:
-    return "" if claim is None else f"{claim.seen}/{claim.runs}"
-
-
-def _only_delays(answer: Answer, remedy: Remedy) -> bool:
-    """Whether a remedy resets part of a cause, as a correction does, and the run still learns nothing in the end."""
-    if answer.failure is None or answer.failure.kind not in SILENT_KINDS:
-        return False
-    return any(
-        len(cause.levels) > 1
-        and remedy.changes.keys() <= cause.levels.keys()
-        and all(equal(change.to, cause.levels[name].good) for name, change in remedy.changes.items())
-        for cause in answer.causes
-    )
-
-
-def _in_words(changes: Mapping[str, Change]) -> str:
-    """``learning_rate=1.7e-05, beta=0.01``"""
-    return ", ".join(f"{name}={show(change.to, name)}" for name, change in changes.items())
-
-
-# --------------------------------------------------------------------------------------------------------- how to go on
-
-
-def _how_to_go_on(answer: Answer, study: Commands) -> Iterator[Line]:
-    found = answer.recommendation
-    if found is not None and found.can_be_applied:
-        yield Line("APPLY", study.typed("apply"), COMMAND)
-    if found is not None and found.command:
-        yield Line("RUN", found.command, COMMAND)
-    for label, path in answer.repeated_by(study.folder).items():
-        yield Line("", f"The {label} run again:  sh {shlex.quote(str(path))}", COMMAND, True)

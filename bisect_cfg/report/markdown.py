@@ -13,7 +13,8 @@ from bisect_cfg.common.configuration import Value
 from bisect_cfg.report.anonymous import anonymous, shared
 from bisect_cfg.report.answer import Answer, plain
 from bisect_cfg.report.html import STATUS, commands, title_of
-from bisect_cfg.report.lines import as_text, lines_of
+from bisect_cfg.report.line import as_text
+from bisect_cfg.report.lines import lines_of
 from bisect_cfg.report.recorded import Recorded, rows
 
 LONGEST_LINE = 800

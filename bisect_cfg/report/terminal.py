@@ -13,7 +13,8 @@ from rich.text import Text
 from bisect_cfg.common.words import clean, program
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.report.answer import Answer
-from bisect_cfg.report.lines import ARROW, COMMAND, DIM, EDIT, GOOD, GUILTY, LABEL_WIDTH, NOTE, Line, lines_of
+from bisect_cfg.report.line import ARROW, COMMAND, DIM, EDIT, GOOD, GUILTY, LABEL_WIDTH, NOTE, Line
+from bisect_cfg.report.lines import lines_of
 
 STYLES = {NOTE: "yellow", DIM: "dim", COMMAND: "cyan"}
 

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from bisect_cfg.report.answer import Answer, write_answer
 from bisect_cfg.report.html import page
-from bisect_cfg.report.lines import as_text, lines_of
+from bisect_cfg.report.line import as_text
+from bisect_cfg.report.lines import lines_of
 from bisect_cfg.report.markdown import as_json, as_markdown
 from bisect_cfg.report.notebook import StudyReport
 from bisect_cfg.report.recorded import Recorded, read

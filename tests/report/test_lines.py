@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from bisect_cfg.common.configuration import Status
 from bisect_cfg.report.answer import Answer
-from bisect_cfg.report.lines import COMMAND, as_text, lines_of
+from bisect_cfg.report.line import COMMAND, as_text
+from bisect_cfg.report.lines import lines_of
 from bisect_cfg.report.terminal import console, print_answer
 from bisect_cfg.rewrite.recommended import ShownEdit
 from tests.report import cases
