@@ -15,19 +15,20 @@ import contextlib
 import difflib
 import hashlib
 import io
+import json
 import os
+import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bisect_cfg.common.cells import SUFFIX, CellLine, cells_in, place_in, script_of
+from bisect_cfg.common.cells import SUFFIX, CellLine, cells_in, code_cells, place_in, script_of
 from bisect_cfg.common.configuration import UNSET, Configuration, equal
 from bisect_cfg.common.files import read_text
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.rewrite import data, launch, python
 from bisect_cfg.rewrite.command_line import Words
-from bisect_cfg.rewrite.notebook import span_in
 from bisect_cfg.rewrite.places import PYTHON, Places
 from bisect_cfg.rewrite.recommended import Change as ShownChange
 from bisect_cfg.rewrite.recommended import ShownEdit, Unplaced
@@ -36,6 +37,9 @@ from bisect_cfg.targets.command import CommandTarget
 from bisect_cfg.targets.factors import Factors
 from bisect_cfg.targets.launch_settings import PROCESSES
 from bisect_cfg.targets.shell_line import shell_line
+
+_NEXT_TEXT = r'(?:",\s*")??'
+"""In a notebook's JSON, after the end of a line another text may begin, as most writers of notebooks have it."""
 
 SHOWN_PLACES = 3
 """So many places of a setting that is given in several are named at most."""
@@ -99,7 +103,7 @@ class Edits:
             with contextlib.suppress(OSError, ValueError):
                 file = read_text(path)
             spans = [
-                cell and span_in(file, cell, text[span.start : span.end], span.new)
+                cell and _span_in_cell(file, cell, text[span.start : span.end], span.new)
                 for cell, span in zip(cells, self.spans[path], strict=True)
             ]
         hashes = hash_of(file), hash_of(splice(file, filter(None, spans)))
@@ -256,6 +260,29 @@ class _Draft:
 def cell_line(text: str, line: int, path: Path) -> CellLine | None:
     """The line of a cell that a line of a notebook's script stands for; None for one of another file."""
     return place_in(text, line, script_of(path, path.parent)) if path.suffix == SUFFIX else None
+
+
+def _span_in_cell(text: str, place: CellLine, old: str, new: str) -> Span | None:
+    """The span that gives some lines of a cell other words; None if the file has these lines otherwise.
+
+    Each text that may be these lines is exchanged, and the cells are read again: with the right one only they differ.
+    """
+    try:
+        cells = code_cells(text)
+        before = "".join(line + "\n" for line in cells[place.cell - 1].split("\n")[: place.line - 1])
+        after = cells[place.cell - 1][len(before) :]
+    except (ValueError, IndexError):
+        return None
+    if not after.startswith(old) and old.endswith("\n"):  # the last line of a cell
+        old, new = old[:-1], new.removesuffix("\n")
+    wanted = [*cells[: place.cell - 1], before + new + after[len(old) :], *cells[place.cell :]]
+    for in_ascii in (False, True):
+        written = (json.dumps(part, ensure_ascii=in_ascii)[1:-1] for part in old.split("\n"))
+        for found in re.finditer((r"\\n" + _NEXT_TEXT).join(map(re.escape, written)), text):
+            span = Span(*found.span(), json.dumps(new, ensure_ascii=in_ascii)[1:-1])
+            if code_cells(splice(text, [span])) == [cell for cell in wanted if cell.strip()]:
+                return span
+    return None
 
 
 # ------------------------------------------------------------------------------------------------ a command of any kind
