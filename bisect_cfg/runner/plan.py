@@ -44,7 +44,8 @@ class Plan:
     least_seconds: float = 0.0  # of training, which it makes even after `steps`
     checkpoints: protocol.CheckpointOrders | None = None  # how it saves checkpoints for us
     instruments: protocol.InstrumentOrders | None = None  # what to find out besides
-    exchanged: Mapping[int, int] | None = None  # dataset row -> the one in its place; else the longest row is measured
+    exchanged: Mapping[int, int] | None = None
+    """Dataset row -> the one that takes its place; None: the text in the rows of a step is not measured."""
     max_seconds: float | None = None  # after so long it is ended as too costly,
     max_step_seconds: float | None = None  # or by the pace of its first `PACE_STEPS` steps
     sure: bool = False
