@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import toys
 from tools import Tool
+from uv import find_uv_bin
 
-from bisect_cfg.runner.environments import Environments, uv_program
+from bisect_cfg.runner.environments import Environments
 
 STUDY = Path(__file__).parent.parent / "studies" / "trl_2906_original"
 
@@ -36,7 +37,7 @@ def oldest_python() -> str:
     environment = {**os.environ, "PATH": os.pathsep.join([*places, os.environ["PATH"]])}
 
     def said(*words: str) -> str:
-        done = subprocess.run([uv_program(), "python", *words], env=environment, capture_output=True, text=True)
+        done = subprocess.run([find_uv_bin(), "python", *words], env=environment, capture_output=True, text=True)
         return done.stdout.strip() if done.returncode == 0 else ""
 
     installed = (said("find", "--no-python-downloads", version) for version in PYTHONS)

@@ -26,6 +26,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from uv import find_uv_bin
+
 from bisect_cfg.common.json_files import make_folder, write_text
 from bisect_cfg.errors import InputError
 
@@ -63,25 +65,6 @@ class Environment:
         return {"VIRTUAL_ENV": str(self.folder), "PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}"}
 
 
-def uv_program() -> str:
-    """Path of uv.
-
-    Raises:
-        InputError: it is not there.
-    """
-    with contextlib.suppress(ImportError, FileNotFoundError):
-        from uv import find_uv_bin
-
-        return find_uv_bin()
-    found = shutil.which("uv")
-    if found is None:
-        raise InputError(
-            "uv, which builds the environments of trials, is not here.",
-            "pip install uv (or see https://docs.astral.sh/uv), or leave packages as they are.",
-        )
-    return found
-
-
 def _run(command: Sequence[str], log: Path) -> int:
     with open(log, "ab") as stream:
         return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream).returncode
@@ -117,7 +100,7 @@ class Environments:
 
         Raises:
             CannotBuild: uv cannot.
-            InputError: uv is not there, or the disk is full.
+            InputError: the disk is full.
         """
         make_folder(self.folder)
         folder = self.folder / self._key(lines)
@@ -147,7 +130,7 @@ class Environments:
 
     def _build(self, folder: Path, python: str, lines: Sequence[str]) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # of a build that was interrupted
-        uv, requirements, log = uv_program(), folder.with_suffix(".txt"), folder.with_suffix(".log")
+        uv, requirements, log = find_uv_bin(), folder.with_suffix(".txt"), folder.with_suffix(".log")
         write_text(requirements, "".join(f"{line}\n" for line in lines))
         try:
             self._uv(log, [uv, "venv", "--quiet", "--no-project", "--python", self.base, str(folder)])

@@ -94,14 +94,6 @@ def test_without_a_network_what_uv_has_is_used(tmp_path) -> None:
     assert Environments(tmp_path / "cache", sys.executable, run=run).of(["one==1"]).seconds is not None
 
 
-def test_without_uv_it_says_how_to_get_it(tmp_path, cache, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "uv", None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError) as error:
-        cache.of(["one==1"])
-    assert "pip install uv" in error.value.advice
-
-
 def test_pruning_removes_what_was_not_used_for_longest_and_what_one_that_was_killed_has_left(tmp_path, cache) -> None:
     folders = [cache.of([wheel(tmp_path, "one", f"{number}.0")]).folder for number in range(3)]
     for number, folder in enumerate((folders[1], folders[2], folders[0])):
