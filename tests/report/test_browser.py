@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 import bisect_cfg
 from bisect_cfg.report.html import page as html_of
@@ -63,7 +64,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     """A study with hostile names and a failure of that kind, looked at once for all tests."""
     folder = tmp_path_factory.mktemp('it is "quoted" & <b>bold') / "study"
     died = replace(made.DIED, message=f"SIGFPE {IMAGE} {HOSTILE[0]}", place=IMAGE)
-    rows = tuple(replace(row, reason=f"Is it {IMAGE}?") for row in made.ROWS)
+    rows = tuple(structs.replace(row, reason=f"Is it {IMAGE}?") for row in made.ROWS)
     folder.mkdir(parents=True)
     report = replace(made.REPORT, rows=rows)
     study(folder, ("loss", "grad_norm", *HOSTILE), report=report, bad_run=made.run(folder, died))
