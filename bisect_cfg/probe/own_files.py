@@ -128,7 +128,8 @@ def execute(original, source, *scopes, **more):
     """Answer ``exec`` in the script itself: a text that gives values to its variables is a file of settings, also where
     the text has them from the command line. What the variables were before are their defaults."""
     frame = _getframe(2)
-    scopes = scopes or (frame.f_globals, frame.f_locals)
+    inner = frame.f_locals  # from Python 3.13 on a function's own variables, which a text cannot change
+    scopes = scopes or (frame.f_globals, inner if isinstance(inner, dict) else dict(inner))
     user, space = asked_by(wrap.outward(frame, wrap.GENERATED, wrap.PROBE), ()), scopes[-1]
     if user is None or not isinstance(space, dict):
         return original(source, *scopes, **more)

@@ -90,7 +90,7 @@ def _offer(lists, user):
     found = {name: several if several[1:] else several[0] for name, several in values.items()}
 
     def put(name, value):
-        for words in (*lists, sys.argv):
+        for words in (*lists, *([sys.argv] if isinstance(sys.argv, list) else [])):
             _put(words, name, value)
 
     sources.offer_own(found, defaults, user, put, _flags(found), words=True)
@@ -114,7 +114,7 @@ def _flags(names):
 def _settings(words):
     """Each setting in words: its name, the first of its words, the one after the last, and its value. The first word of
     sys.argv is the script."""
-    at, words = int(words is sys.argv), list.copy(words)
+    at, words = int(words is sys.argv or isinstance(words, _Arguments)), list.copy(words)
     while at < len(words):
         match, end = _NAMED.fullmatch(words[at]), at + 1
         if not (_is_setting(words[at]) or words[at].startswith("-")) or match is None:

@@ -63,6 +63,15 @@ def test_the_users_code_sees_the_words_of_the_trial(offered, look):
     assert found == [{"lr": 3e-4, "mix": 0.9}], "once"
 
 
+@pytest.mark.parametrize("instead", [("train.py", "lr=1"), ["other.py", "lr=1"]], ids=["tuple", "list"])
+def test_a_script_may_put_other_words_in_their_place(offered, instead):
+    found, wanted = offered
+    words, sys.argv = sys.argv, instead
+    wanted |= {"lr": 0.5}
+    assert words[1] == "lr=0.5" and found == [{"lr": 3e-4, "mix": 0.9}]
+    assert list(instead)[0].endswith(".py"), "the script is none of its words"
+
+
 def test_what_a_parser_takes_is_not_the_users_to_take_apart(offered):
     found, wanted = offered
     assert sys.argv[1:] and len(found) == 1
