@@ -90,7 +90,7 @@ def parse_args_of_click(original, self, ctx, *args, **kwargs):
         found = {one.name: ctx.params[one.name] for one in params}
         flags = {one.name: [*one.opts, *one.secondary_opts] for one in params if one.param_type_name == "option"}
         offer_own(found, _click_defaults(params, ctx), user, ctx.params.__setitem__, flags)
-        taken(user)
+        taken(user, rest)  # which a command within takes, or the user's own code as `ctx.args`
     return rest
 
 

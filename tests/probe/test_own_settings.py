@@ -623,6 +623,17 @@ WORDS_LEFT = """
     more = dict(word.split("=") for word in rest)
     given.lr, given.tricky = float(more.get("lr", "1e-6")), more.get("tricky", "false") == "true"
 """
+WORDS_OF_CLICK = """
+    import click, types
+    @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+    @click.option("--mix", default=0.1)
+    @click.pass_context
+    def read(ctx, mix):
+        more = dict(word.lstrip("-").split("=") for word in ctx.args)
+        tricky = more.get("tricky", "false") == "true"
+        globals()["given"] = types.SimpleNamespace(mix=mix, tricky=tricky, lr=float(more.get("lr", 1e-6)))
+    read(standalone_mode=False)
+"""
 KEYWORDS = """
     import fire, types
     def read(mix=0.1, **more):
@@ -645,8 +656,8 @@ for word in sys.argv[1:]:
 @pytest.mark.parametrize(("reads", "words"), [
     (WORDS_TO_DICTIONARY, OVERRIDES), (WORDS_BY_INDEX, FLAGS),
     (WORDS_OVER_VARIABLES, ("own.py", "--mix=0.9", "--tricky=True")), (WORDS_LEFT, ("--mix", "0.9", *OVERRIDES[1:])),
-    (KEYWORDS, FLAGS),
-], ids=["to_dictionary", "by_index", "over_variables", "left", "keywords"])  # fmt: skip
+    (KEYWORDS, FLAGS), (WORDS_OF_CLICK, ("--mix", "0.9", "--tricky=true", "--lr=3e-4")),
+], ids=["to_dictionary", "by_index", "over_variables", "left", "keywords", "of_click"])  # fmt: skip
 def test_a_word_that_the_script_takes_apart_itself_is_found(tool, reads, words):
     script(tool.folder, reads + TRAINS.format(ALL))
     (tool.folder / "configurator.py").write_text(CONFIGURATOR)
