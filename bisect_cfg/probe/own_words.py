@@ -69,8 +69,9 @@ def _look(words, frame):
 def taken(user, *rest):
     """A parser has taken the words of the command line, but for lists of them, which the user's own code is given."""
     before, state.looked = state.looked, True
-    if before or any(rest):
-        _offer(rest, user)
+    lists = [words for words in rest if words and isinstance(words, list)]
+    if before or lists:
+        _offer(lists, user)
 
 
 def are_settings(words):
