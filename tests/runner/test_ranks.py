@@ -206,6 +206,18 @@ def test_all_processes_are_watched_each_at_a_port_of_its_own(tool):
     assert len(set(ports)) == len(ports) >= 4
 
 
+def test_of_several_trainings_the_first_that_fails_is_studied(tool):
+    failing = """
+        def fail(): raise ValueError("planted")
+        GRPOTrainer.steps = 4
+        GRPOTrainer(GRPOConfig(output_dir="first"), lambda number: collective()).train()
+        GRPOTrainer.steps = 1000
+    """
+    study = bisected(tool, failing, "--max-trials", 3, status=3)
+    assert study.result["target"]["training"] == 2 and study.result["failure"]["step"] == 3
+    assert [one["outcome"] for one in study.result["trials"]] == ["fail", "fail", "pass"]
+
+
 def test_what_the_launcher_sets_is_a_factor(tool):
     failing = """
         asked = os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
