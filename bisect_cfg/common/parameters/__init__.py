@@ -42,7 +42,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -103,31 +103,18 @@ class Table:
 
 @functools.cache
 def table() -> Table:
-    """The table, read once.
-
-    Raises:
-        ValueError: a row has a field that there is not, or a name that another row has.
-    """
+    """The table, read once."""
     data = msgspec.yaml.decode(FILE.read_bytes())
-    known = {one.name for one in fields(Parameter)}
-    exact: dict[str, Row] = {}
-    patterns: list[tuple[str, Row]] = []
-    rows = []
-    for given in data["settings"]:
-        row = {key: _several(value) if key in LISTS else value for key, value in given.items()}
-        if unknown := row.keys() - known:
-            raise ValueError(f"{FILE.name}, {given.get('name')}: unknown field {min(unknown)}")
-        rows.append(row)
-        for name in (*row["name"], *row.get("also", ())):
-            if name.endswith("*"):
-                patterns.append((name[:-1], row))
-            elif exact.setdefault(name, row) is not row:
-                raise ValueError(f"{FILE.name}: {name} has two rows")
+    rows = tuple(
+        {key: _several(value) if key in LISTS else value for key, value in row.items()} for row in data["settings"]
+    )
+    named = {name: row for row in rows for name in (*row["name"], *row.get("also", ()))}
+    patterns = [(name.removesuffix("*"), row) for name, row in named.items() if name.endswith("*")]
     patterns.sort(key=lambda pattern: "." not in pattern[0])
-    failures = {kind: dict(row) for kind, row in data["failures"].items()}
-    for row in failures.values():
-        row.pop("why")
-    return Table(tuple(rows), failures, exact, tuple(patterns))
+    failures = {kind: {group: odds for group, odds in row.items() if group != "why"}
+                for kind, row in data["failures"].items()}  # fmt: skip
+    exact = {name: row for name, row in named.items() if not name.endswith("*")}
+    return Table(rows, failures, exact, tuple(patterns))
 
 
 def _several(value: object) -> tuple[object, ...]:
