@@ -1,7 +1,9 @@
 """Prints, as JSON, what accelerate makes of its flags and its file; a script for the user's Python, 3.9 or later.
 
-accelerate's own parser and functions answer, so that no table of ours restates them: each flag in turn is given a mark,
-and the environment variable that then holds the mark is the one that hands the flag to the processes.
+accelerate's own parser and functions answer, so that no table of ours restates them: each flag of a section of its file
+(`section_of`) in turn is given a mark, and the environment variable that then holds the mark is the one that hands the
+flag to the processes. Flags outside of the sections say where and how processes start; `launch_settings` names those
+that are settings.
 
 Arguments are the flags of ``accelerate launch``. The answer:
 

@@ -1,9 +1,10 @@
 """Runs that do not die and yet go wrong: what the metric rows of the steps say.
 
 `RULES` is the table of everything that is judged: six failures, and two remarks for which no run is called failed.
-Below it stand the finer bounds, then one section a rule; `symptoms` and `Watch` put them together. To add one, write
-its row in the table, its function of the metric rows, and that one's name in `LOOKS` at the end; verdicts, reports and
-result.json have it then, in the words of the table.
+Below it stand the finer bounds, then one section a rule; `symptoms` and `Watch` put them together. To add a failure,
+write its row in the table, its function of the metric rows, and that one's name in `LOOKS` at the end. To add a remark,
+write its row and a part of `remarks`: it sees the rows of one run alone. What compares with the good run is in
+`drift`. Verdicts, reports and result.json have it then, in the words of the table.
 
 Every function is pure: metric rows in, symptoms out. A row has what the trainer logged at one optimizer step (`step`,
 `loss`, `grad_norm`, `entropy`, `reward_std`, `frac_reward_zero_std`, `kl`, `learning_rate`, ...). A metric that an
