@@ -22,7 +22,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import NAMESPACE, BuildAnswer, Encoded
 from bisect_cfg.targets.captured import OWN, Capture, Row, Source, entries, has_tag, is_object, look_up, plain
 from bisect_cfg.targets.factors import DEFAULT, Build, Factor, Factors, build_request
-from bisect_cfg.targets.good import typed_values
+from bisect_cfg.targets.good import typed_values, value_in
 from bisect_cfg.targets.launch_settings import LAUNCHER, PROCESSES, PYTHON, launcher_levels, variable_levels
 from bisect_cfg.targets.packages import Installed, shown_levels
 from bisect_cfg.targets.pinned import HANDED_ON, PINNED, handed_on, is_secret, why_pinned
@@ -87,7 +87,7 @@ class Comparison:
             pinned |= {factor.name: self.order_kept for factor in factors if "shuffle" in factor.name}
         if self.capture.args.world_size > 1 and not self.relaunched:
             pinned[PROCESSES] = "the script starts its processes itself"
-        factors = [replace(factor, own=typed._made_of.get(factor.name)) for factor in factors]
+        factors = [replace(factor, own=typed._own_side(factor.name)) for factor in factors]
         left = self._left_out([factor.name for factor in factors])
         varied = tuple(factor for factor in factors if factor.name not in {*left, *pinned})
         return Factors(capture, varied, pins, pinned | left, same, note)
@@ -102,13 +102,26 @@ class Comparison:
                 continue  # the same text by chance: nobody has set the field
             said = next((one for one in (name, own) if one in self.good), None)
             good = self.good[said] if said else one.own.defaults.get(one.key)
+            if one.own.kind == "env" and said != name:  # what the code puts in its place, where it is not set
+                unset = next(iter(one.own.code.default_of_variable(one.key)), None)
+                good = value_in(unset if good is None else good)
             if not said and good is None and one.key not in one.own.flags:  # of a file: the good side is the library's
                 good = look_up(one.source.defaults, one.field)
                 if good is None or has_tag(good) or Name.of(own).key.rpartition(".")[2] not in one.own.code.read:
                     continue
             if found.get(name, (own, None))[1] is None:  # a flag that only stands in for a key of a file has none
-                found[name] = own, variable_levels(own, good)[0] if one.own.kind == "env" else good
+                found[name] = own, good
         return found
+
+    def _own_side(self, name: str) -> tuple[str, Encoded] | None:
+        """The script's own setting of which a factor is made, with what it is where that is good. A variable is not
+        set, if the code has a default for it."""
+        own, good = self._made_of.get(name, (name, None))
+        space, key = Name.of(own)
+        if space != "env" or name not in self._made_of:
+            return self._made_of.get(name)
+        unset = None if self.capture.others["env"].code.default_of_variable(key) else good
+        return own, variable_levels(own, self.good.get(own, self.good.get(name, unset)))[0]
 
     @cached_property
     def _overridden(self) -> Row:

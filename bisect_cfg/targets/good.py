@@ -108,6 +108,14 @@ def parse_value(text: str) -> Value:
         return text
 
 
+def value_in(text: Value) -> Value:
+    """What the text of a variable of the environment comes to, where code makes a number or a bool of it."""
+    try:
+        return parse_value(text) if isinstance(text, str) else text
+    except InputError:  # text all the same
+        return text
+
+
 def parse_assignment(given: Assignment, option: str, read: Callable[[str], Value] = parse_value) -> tuple[str, Value]:
     """One setting as it was given, its name as users see it (without ``args.``).
 

@@ -15,7 +15,7 @@ from bisect_cfg.common.words import number_of
 from bisect_cfg.probe.protocol import Encoded
 from bisect_cfg.targets.interpreters import MOST_MODULES, modules_of, tree_of
 
-_READERS = ("get", "pop", "setdefault", "getattr")
+_READERS = ("get", "pop", "setdefault", "getattr", "getenv")
 """What reads a key, its default last: ``config.get("window", 4)``, ``getattr(config, "window", 4)``."""
 
 _KINDS = ("int", "float", "str", "bool", "list", "tuple")
@@ -54,6 +54,10 @@ class OwnCode:
             return (self.merged[name],)
         section, key = (["", ""] + [part for part in name.split(".") if not part.isdigit()])[-2:]
         return tuple(self.defaults[place] for place in ((section, key), ("", key)) if place in self.defaults)[:1]
+
+    def default_of_variable(self, name: str) -> tuple[Encoded, ...]:
+        """The default of a variable of the environment: ``os.environ.get("RATE", "1e-3")``."""
+        return self.default_of(f"environ.{name}")
 
     def default_of_word(self, name: str) -> tuple[Encoded, ...]:
         """The default of a word of the command line (``lr=3e-4``), where a word can say it: of the key of its name, or

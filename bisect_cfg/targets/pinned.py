@@ -17,6 +17,7 @@ from bisect_cfg.common.parameters.comparing import plain as as_written
 from bisect_cfg.probe.protocol import Encoded, ForkPoint
 from bisect_cfg.probe.redact import HIDDEN, is_secret_name
 from bisect_cfg.targets.captured import OWN, Capture, Source, entries, has_tag, look_up
+from bisect_cfg.targets.good import value_in
 
 MASKED = {"$secret": HIDDEN}
 """What the probe sends in place of a secret that it knows by its name."""
@@ -153,8 +154,8 @@ def handed_on(capture: Capture) -> list[HandedOn]:
 
 def _fields_made_of(source: Source, own: Source, key: str) -> list[str]:
     """The fields of a configuration object that hold a setting of the script's own: those that hold the very value, one
-    of the same name, and those that the code makes of it."""
-    value = own.raw[key]
+    of the same name, and those that the code makes of it. A variable is text, whatever is made of it."""
+    value = own.raw[key] if own.kind != "env" else value_in(own.raw[key])
     before, _, last = key.rpartition(".")
     found = [field for field, own in source.handed.items() if own == key]
     parent = before.rpartition(".")[2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bisect_cfg.probe.protocol import (
@@ -17,6 +19,7 @@ from bisect_cfg.probe.protocol import (
 )
 from bisect_cfg.targets.captured import Capture, read_capture
 from bisect_cfg.targets.comparison import Comparison
+from bisect_cfg.targets.factors import DEFAULT
 
 DEFAULTS = {"learning_rate": 1e-6, "model_init_kwargs": None, "trust_remote_code": False, "debug": "", "tokens": "no"}
 TYPES = {"learning_rate": "float", "model_init_kwargs": "dict | str | None", "trust_remote_code": "bool",
@@ -143,3 +146,35 @@ def test_without_its_word_a_setting_is_what_the_scripts_files_say(other, default
     none = ConfigBuilt("script", 2, "", "", {}, {}, {}, words=True)
     own = read_capture([*rows, none]).others["script"]
     assert own.raw == other["raw"] and own.words == -1, "a parser has taken the words after all"
+
+
+OF_VARIABLES = """
+import os
+RATE = float(os.environ.get("RATE", "5e-3"))
+MASKED = os.getenv("MASKED", "false").lower() == "true"
+LIMIT = int(os.environ["LIMIT"])
+GRPOConfig(learning_rate=RATE, mask_truncated_completions=MASKED, max_completion_length=LIMIT)
+"""
+
+
+def test_a_field_that_is_made_of_a_variable_is_one_setting_with_it(tmp_path, monkeypatch) -> None:
+    """Its good value is what the code has for a variable that is not set; where it has none, the library's."""
+    (tmp_path / "train.py").write_text(OF_VARIABLES)
+    place, variables = (str(tmp_path / "train.py"), 7), {"RATE": "6e-3", "MASKED": "true", "LIMIT": "8"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    given = {"learning_rate": 6e-3, "mask_truncated_completions": True, "max_completion_length": 8}
+    library = {"learning_rate": 1e-6, "mask_truncated_completions": False, "max_completion_length": 256}
+    env = ConfigBuilt("env", 0, "", "", variables, dict.fromkeys(variables), {}, place=place)
+    args = ConfigBuilt("args", 0, "GRPOConfig", "trl", given, library, {}, place=place)
+
+    def resolve(request: BuildRequest) -> BuildAnswer:
+        good = {name: library[name] if to == DEFAULT else to for name, to in request.overrides.items()}
+        return BuildAnswer({**request.raw, **good})
+
+    comparison = Comparison(read_capture([env, args, ConfigResolved("args", 0, given)]), resolve)
+    factors = comparison.factors()
+    assert factors.good == {"learning_rate": 5e-3, "mask_truncated_completions": False, "max_completion_length": 256}
+    assert {factor.own for factor in factors.varied} == {("env.RATE", None), ("env.MASKED", None), ("env.LIMIT", "256")}
+    named = replace(comparison, good={"env.RATE": "2e-3"}).factors()
+    assert named.good["learning_rate"] == 2e-3 and named.varied[0].own == ("env.RATE", "2e-3")
