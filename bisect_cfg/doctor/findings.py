@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -52,21 +51,14 @@ class Finding:
     meaning: str = ""  # what stands behind it, where the title does not say enough
 
 
-class Rule(NamedTuple):
-    """When there is a finding, and which. Its `why` and `cure` are filled in with what is known; a `why` that is empty
-    becomes what the conditions found."""
-
-    conditions: Conditions
-    finding: Finding
+Rule = tuple[Conditions, Finding]
+"""When there is a finding, and which. Its `why` and `cure` are filled in with what is known; a `why` that is empty becomes
+what the conditions found."""
 
 
 def check(environment: Fingerprint, configuration: Configuration | None = None) -> list[Finding]:
-    """All findings, the worst first.
-
-    Args:
-        environment: a `fingerprint`; `launcher` and `local_ranks` may be added.
-        configuration: dotted name -> resolved value; None checks the environment alone.
-    """
+    """All findings, the worst first. `launcher` and `local_ranks` may be added to an environment; without a
+    configuration (dotted name -> resolved value) it is checked alone."""
     settings = with_bare_names(configuration)
     packages = {"python": environment.get("python"), **(environment.get("packages") or {})}
     return worst_first(holding(environment | {"packages": packages}, settings | facts(environment, settings)))
@@ -96,18 +88,18 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 def _rules() -> Iterator[Rule]:
     for one in load():
         if one.doctor and one.conditions:
-            yield Rule(one.conditions, Finding("problem", one.title, "", one.cures[0], one.sources[0], one.id, one.why))
+            yield one.conditions, Finding("problem", one.title, "", one.cures[0], one.sources[0], one.id, one.why)
     yield from _table()
     for name, one in every().items():
         if one.instead and one.removed:
             conditions: Conditions = {"packages": dict(one.removed), "parameters": {name: "*"}}
-            yield Rule(conditions, Finding("problem", f"{name} is gone", "", one.instead, "measured", "removed"))
+            yield conditions, Finding("problem", f"{name} is gone", "", one.instead, "measured", "removed")
 
 
 @functools.cache
 def _table() -> tuple[Rule, ...]:
     rows = msgspec.yaml.decode((Path(__file__).parent / "rules.yaml").read_bytes())
-    return tuple(Rule(row.pop("conditions"), Finding(**row)) for row in rows)
+    return tuple((row.pop("conditions"), Finding(**row)) for row in rows)
 
 
 def facts(environment: Fingerprint, settings: Configuration) -> dict[str, Value]:

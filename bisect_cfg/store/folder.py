@@ -34,14 +34,14 @@ ANEW = "Start over with --restart (the old study is kept beside it), or name ano
 
 def default_folder(target: Target) -> Path:
     """``bisect-cfg-studies/NAME`` here, or NAME-2, ... where another script has that name."""
-    ours = target.identity()
-    for number in range(1, 1000):
-        folder = STUDIES / (target.name if number == 1 else f"{target.name}-{number}")
+    ours, number, folder = target.identity(), 1, STUDIES / target.name
+    while True:
         check_entries(folder)
         state = read_state(folder)
         if state is None or all(state.target[key] == ours[key] for key in ("script", "arguments")):
             return folder
-    raise InputError("bisect-cfg-studies/ has a thousand studies of this name.", "Name one with --study DIR.")
+        number += 1
+        folder = folder.with_name(f"{target.name}-{number}")
 
 
 def check_entries(folder: Path) -> None:
