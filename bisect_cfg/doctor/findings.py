@@ -52,8 +52,8 @@ class Finding:
 
 
 Rule = tuple[Conditions, Finding]
-"""When there is a finding, and which. Its `why` and `cure` are filled in with what is known; where there is no `why`, it
-is what the conditions found."""
+"""When there is a finding, and which. Its `why` and `cure` are filled in with what is known; without a `why` it is what
+the conditions found."""
 
 
 def check(environment: Fingerprint, configuration: Configuration | None = None) -> list[Finding]:
