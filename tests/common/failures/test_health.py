@@ -135,8 +135,8 @@ def test_a_watch_says_at_each_row_what_all_rows_say(failing, before):
 
 
 def test_a_watch_looks_at_each_row_once(monkeypatch):
-    taken, take = [], health._Past.take
-    monkeypatch.setattr(health._Past, "take", lambda past, row: (taken.append(row["step"]), take(past, row)))
+    taken, take = [], health.Collapsing.take
+    monkeypatch.setattr(health.Collapsing, "take", lambda watch, row: (taken.append(row["step"]), take(watch, row)))
     watch, found = health.Watch(), rows(50)
     for end in range(51):
         watch.symptoms(found[:end], False)
