@@ -188,19 +188,6 @@ def probe_environment(
     return {**environment, **added}, {name: environment.get(name) for name in added}
 
 
-def imports_ahead(capture: Capture) -> tuple[str, ...]:
-    """Modules that a process may import before it runs the script.
-
-    accelerate's `notebook_launcher` refuses to start once bitsandbytes is imported; peft imports it, and TRL's trainers
-    import peft. If only the processes that it forks import these, the script's own process must not.
-    """
-    if capture.prepares:
-        return ()
-    if capture.forked and "bitsandbytes" in capture.modules:
-        return tuple(name for name in capture.modules if name.split(".")[0] not in ("bitsandbytes", "peft", "trl"))
-    return capture.modules
-
-
 class Starts:
     """The start that trials take, and its server, whose log is in the folder. Thread-safe; `interrupted` stops waiting
     for the server."""
@@ -347,7 +334,7 @@ class Starts:
 
     def _new_server(self) -> ForkServer:
         make_folder(self.folder)
-        modules = () if self.capture is None else imports_ahead(self.capture)
+        modules = () if self.capture is None or self.capture.prepares else self.capture.modules
         launched, command, shared = self.launched, self.target.command, {}
         if launched is not None:
             command, shared = launched.words, launched.shared
