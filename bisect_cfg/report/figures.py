@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from bisect_cfg.common.configuration import Status, is_number
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.words import clean, count, show
-from bisect_cfg.report.anonymous import shared
-from bisect_cfg.report.recorded import NO_METRICS, Recorded, finite, rows, tested
+from bisect_cfg.report.recorded import NO_METRICS, Recorded, finite, rows, shared, tested
 from bisect_cfg.store.causes import Trial
 
 if TYPE_CHECKING:

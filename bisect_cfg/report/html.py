@@ -19,12 +19,11 @@ from bisect_cfg.common.configuration import Status
 from bisect_cfg.common.json_files import JsonObject, write_text
 from bisect_cfg.common.words import count, duration, show
 from bisect_cfg.report import figures
-from bisect_cfg.report.anonymous import anonymous, shared
 from bisect_cfg.report.answer import EMPTY, RUNNING, UNFINISHED, Answer
 from bisect_cfg.report.figures import Plot
 from bisect_cfg.report.line import ARROW, EDIT, GOOD, GUILTY, Line
 from bisect_cfg.report.lines import lines_of, others
-from bisect_cfg.report.recorded import GLYPHS, WORDS, Recorded, read, rows
+from bisect_cfg.report.recorded import GLYPHS, WORDS, Recorded, anonymous, read, rows, shared
 from bisect_cfg.store.folder import lines_of as command_lines_of
 from bisect_cfg.targets.command import telling_word
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from bisect_cfg.common import words
 from bisect_cfg.common.configuration import Value
-from bisect_cfg.report.anonymous import anonymous, shared
 from bisect_cfg.report.answer import Answer, plain
 from bisect_cfg.report.html import STATUS, commands, title_of
 from bisect_cfg.report.line import as_text
 from bisect_cfg.report.lines import lines_of
-from bisect_cfg.report.recorded import Recorded, rows
+from bisect_cfg.report.recorded import Recorded, anonymous, rows, shared
 
 LONGEST_LINE = 800
 """Characters of a log's line that are shown, for the same reason: one may hold a batch, or a picture in base64."""

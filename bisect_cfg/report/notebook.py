@@ -20,13 +20,12 @@ from bisect_cfg.common.words import clean, percent
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.redact import mask
 from bisect_cfg.report import figures
-from bisect_cfg.report.anonymous import anonymous, shared
 from bisect_cfg.report.answer import EMPTY, UNFINISHED, Answer, of_plain
 from bisect_cfg.report.events import Wanted
 from bisect_cfg.report.figures import COLOURS, FAIL, PASS
 from bisect_cfg.report.line import COMMAND, DIM, EDIT, GUILTY, NOTE, TEXT, Line, as_text
 from bisect_cfg.report.lines import lines_of
-from bisect_cfg.report.recorded import NO_METRICS, SUSPECTED, Recorded, Row, read, rows, tested
+from bisect_cfg.report.recorded import NO_METRICS, SUSPECTED, Recorded, Row, anonymous, read, rows, shared, tested
 from bisect_cfg.store.causes import Cause, Correction, Levels, Printed, Trial
 
 if TYPE_CHECKING:

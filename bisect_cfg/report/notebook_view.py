@@ -23,11 +23,11 @@ from rich.text import Text
 
 from bisect_cfg.common.words import duration, show
 from bisect_cfg.probe.redact import mask
-from bisect_cfg.report.anonymous import shared
 from bisect_cfg.report.answer import Answer
 from bisect_cfg.report.events import BisectionEvent, Progress, Wanted
 from bisect_cfg.report.figures import ACCENT, FAIL, NEUTRAL, PASS, UNRESOLVED
 from bisect_cfg.report.live import View
+from bisect_cfg.report.recorded import shared
 from bisect_cfg.report.terminal import Cleaned, Hanging, console
 from bisect_cfg.targets.factors import Factors
 

@@ -1,7 +1,7 @@
 """What the folder of a study holds: its answer, or how far it came, and what its trials traced.
 
 Read from the files alone, so that a report can be made of a study that is still running, was interrupted, or was made
-elsewhere.
+elsewhere; and what of it is shown to others.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import contextlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,7 +23,7 @@ from bisect_cfg.common.configuration import Purpose, Value, equal
 from bisect_cfg.common.json_files import JsonObject, digest
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import METRICS_FILE
-from bisect_cfg.report.answer import EMPTY, RUNNING, UNFINISHED, Answer, Failure, Target, read_answer
+from bisect_cfg.report.answer import EMPTY, RUNNING, UNFINISHED, Answer, Failure, Target, of_plain, plain, read_answer
 from bisect_cfg.report.answer_of import failure_of
 from bisect_cfg.runner.runs import load_run
 from bisect_cfg.runner.traces import tail_of_log
@@ -38,6 +40,9 @@ WORDS = {"pass": "passes", "fail": "fails", "unresolved": "unresolved", "running
 
 SUSPECTED = 0.01
 """From this probability on a factor counts as suspected."""
+
+_HOMES = re.compile(r"(?<![\w.-])(?:/home|/Users|/export/home|[A-Za-z]:\\Users)[/\\][^/\\\s'\":,;]+")
+"""Where people's directories lie on Linux, macOS and Windows."""
 
 NO_METRICS = frozenset({"time", "step", "training"})
 """Keys of a row of metrics that say which row it is."""
@@ -227,3 +232,36 @@ def finite(value: Value) -> float | None:
     if isinstance(value, (int, float)) and math.isfinite(value):
         return float(value)
     return None
+
+
+# -------------------------------------------------------------------------------------------------------- for others
+
+# A study's folder keeps paths, since it is resumed by them; what is pasted into an issue or mailed has `~` in place of
+# home directories. Secrets are masked before anything is written down (`probe.redact`).
+
+Plain = TypeVar("Plain")
+
+
+def shared(value: Plain) -> Plain:
+    """A copy of plain data in which no text gives away a home directory, or turns around what stands beside it.
+
+    Args:
+        value: a text, or lists and dicts of texts, numbers and None.
+    """
+    home = os.path.expanduser("~")
+    own = re.compile(rf"(?<![\w.-]){re.escape(home)}(?=[/\s'\":,;)\]]|$)") if len(home) > 1 else _HOMES
+
+    def without(value: Any) -> Any:
+        if isinstance(value, str):
+            return words.clean(_HOMES.sub("~", own.sub("~", value)))
+        if isinstance(value, dict):
+            return {without(key): without(item) for key, item in value.items()}
+        return [without(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    made: Plain = without(value)
+    return made
+
+
+def anonymous(recorded: Recorded) -> Recorded:
+    """The same study without what gives somebody away."""
+    return replace(recorded, answer=of_plain(shared(plain(recorded.answer))))

@@ -10,11 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from bisect_cfg.common.json_files import JsonObject
-from bisect_cfg.report.anonymous import shared
 from bisect_cfg.report.answer import write_answer
 from bisect_cfg.report.html import commands, page, write_report
 from bisect_cfg.report.markdown import as_json, as_markdown
-from bisect_cfg.report.recorded import Recorded, read
+from bisect_cfg.report.recorded import Recorded, read, shared
 from bisect_cfg.store.folder import write_command
 from tests.report import large, made
 from tests.report.cases import CASES, ONE
