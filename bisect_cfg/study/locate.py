@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import structs
 
 from bisect_cfg.common.configuration import Outcome, Purpose, configuration_of
+from bisect_cfg.common.failures.health import REWARD, broken_rewards
 from bisect_cfg.common.failures.signature import Signature, is_sampling_error
 from bisect_cfg.errors import InputError, InputsChanged
 from bisect_cfg.probe.protocol import (
@@ -62,6 +63,11 @@ def _find_place(study: Study) -> None:
     failure = answer.bad_run.shown.signature
     if not study.target.probed or failure is None:
         return
+    if functions := _functions_at_fault(answer.bad_run):
+        operation = f"the reward function{'s' * (len(functions) > 1)} {', '.join(functions)}"
+        found = Where(step=answer.bad_run.shown.step_of_training, operation=operation, text="the reward is not finite")
+        study.find(place=structs.replace(found, folder=answer.bad_run.folder.name))
+        return
     kind = "non-finite" if is_sampling_error(failure) else failure.kind
     if kind not in RERUN or (failure.kind == "signal" and failure.name in SENT_FROM_OUTSIDE):
         where = _read(answer.bad_run, kind)
@@ -83,6 +89,15 @@ def _find_place(study: Study) -> None:
         seconds = round(run.seen.seconds, 2)
         seen = structs.replace(where, same_failure=same, folder=run.folder.name, seconds=seconds, note=note)
         study.find(place=seen)
+
+
+def _functions_at_fault(run: Run) -> list[str]:
+    """The reward functions of a run that failed by a reward which is not finite, whose own rewards are not: the first
+    operation on such a number is only a consequence. None where metrics do not tell."""
+    failure, step = run.shown.signature, run.shown.step
+    if failure is None or failure.kind != "non-finite" or not failure.name.startswith(REWARD):
+        return []
+    return next((broken_rewards(row) for row in run.traces.metrics.rows if row["step"] == step), [])
 
 
 def _compared(study: Study) -> Contrast | None:

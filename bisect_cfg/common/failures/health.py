@@ -292,6 +292,14 @@ def never_learning(rows: Sequence[Row]) -> Symptom | None:
     return None
 
 
+def broken_rewards(row: Row) -> list[str]:
+    """The reward functions whose rewards of a step are infinite; where none are, those whose rewards are NaN."""
+    found = {of[1]: number(row, name) for name in row if (of := _OF_A_FUNCTION.fullmatch(name))}
+    infinite, nan = ([one for one, mean in found.items() if mean is not None and test(mean)]
+                     for test in (math.isinf, math.isnan))  # fmt: skip
+    return infinite or nan
+
+
 def odd_rewards(rows: Sequence[Row]) -> Iterator[str]:
     """What is odd about the reward functions, of steps in which all rewards of a group are equal."""
     spreading = []
