@@ -27,6 +27,7 @@ import yaml
 from bisect_cfg.api import found_target
 from bisect_cfg.common.configuration import Name, Purpose
 from bisect_cfg.common.json_files import strict
+from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.errors import InputError
 from bisect_cfg.options import Options
 from bisect_cfg.report.events import Listener
@@ -110,7 +111,7 @@ def captured(words: list[str], options: Options, folder: Path, made: str) -> dic
     (folder / "trials").mkdir(parents=True)
     os.environ.update(target.variables)
     target = target.written_in(folder)
-    runner = Trials(Site(target, folder))
+    runner = Trials(LocalEngine(Site(target, folder), 1))
     try:
         pins = parse_pins(options.pin)
         overrides = {Name.of(name).full: value for name, value in pins.items()}
