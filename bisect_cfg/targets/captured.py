@@ -316,8 +316,8 @@ def own_settings(events: Sequence[Event]) -> dict[str, Source]:
             parts = {part: getattr(own, part) | getattr(row, part) for part in ("raw", "defaults", "types", "flags")}
             if row.words:  # without them it has what its files say, unless these have it from them (`from_dotlist`)
                 over = {key: own.raw[key] for key in row.defaults if key in own.raw}
-                taken = {key for key, value in over.items() if equal(value, row.raw[key])}
-                parts["defaults"] |= {key: own.defaults.get(key) if key in taken else over[key] for key in over}
+                taken = {key: own.defaults.get(key) for key, value in over.items() if equal(value, row.raw[key])}
+                parts["defaults"] |= over | taken
             words_at = row.index if row.words else -1
             found[row.kind] = replace(own, index=min(own.index, row.index), words=words_at, **parts)
         elif isinstance(row, OwnDefaults) and (own := found.get(row.kind)) is not None:
@@ -337,20 +337,15 @@ def _of_elements(raw: Row, defaults: Row) -> Row:
     says the same of each wherever that is a text (``name: length``)."""
     found = dict(defaults)
     for key, default in defaults.items():
-        pairs = list(zip(raw[key], default, strict=True)) if _are_as_long(raw.get(key), default) else []
-        sections = [(one, other) for one, other in pairs if isinstance(one, dict) and isinstance(other, dict)]
-        if not pairs or len(sections) < len(pairs):
+        lists = [one for one in (raw.get(key), default) if isinstance(one, list) and one]
+        if len(lists) < 2 or len(lists[0]) != len(default) or not all(isinstance(one, dict) for one in sum(lists, [])):
             continue
-        if all(other.get(name, text) == text for one, other in sections for name, text in one.items()
-               if isinstance(text, str)):  # fmt: skip
+        texts = ((other, name, text) for one, other in zip(*lists, strict=True) for name, text in one.items())
+        if all(other.get(name, text) == text for other, name, text in texts if isinstance(text, str)):
             del found[key]
-            for number, (_, other) in enumerate(sections):
+            for number, other in enumerate(default):
                 found |= {f"{key}.{number}.{name}": value for name, value in other.items()}
     return found
-
-
-def _are_as_long(one: Encoded, other: Encoded) -> bool:
-    return isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
 
 
 def _deepspeed_file(given: Mapping[str, str], asked: Sequence[Asked], raw: Row) -> DeepSpeedFile | None:

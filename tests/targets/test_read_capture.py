@@ -178,3 +178,18 @@ def test_a_field_that_is_made_of_a_variable_is_one_setting_with_it(tmp_path, mon
     assert {factor.own for factor in factors.varied} == {("env.RATE", None), ("env.MASKED", None), ("env.LIMIT", "256")}
     named = replace(comparison, good={"env.RATE": "2e-3"}).factors()
     assert named.good["learning_rate"] == 2e-3 and named.varied[0].own == ("env.RATE", "2e-3")
+
+
+@pytest.mark.parametrize(("default", "known"), [
+    ([{"name": "a", "weight": 1}, {"name": "b"}], {"0.name": "a", "0.weight": 1, "1.name": "b"}),
+    ([{"name": "a", "weight": 1}], {}), ([{"name": "a", "weight": 1}, {"name": "c"}], {}), ([1, 2], {}), ([], {}),
+], ids=["alike", "shorter", "another_name", "no_sections", "empty"])  # fmt: skip
+def test_a_list_like_the_users_has_the_defaults_of_its_elements(tmp_path, default, known):
+    (tmp_path / "train.py").write_text(f"DEFAULTS = {{'rewards': {default}}}\n")
+    users = [{"name": "a", "weight": 0}, {"name": "b"}]
+    raw = {"rewards": users, "rewards.0.name": "a", "rewards.0.weight": 0, "rewards.1.name": "b"}
+    of_file = ConfigBuilt("script", 0, "", "", raw, {}, {}, place=(str(tmp_path / "train.py"), 1))
+    own = read_capture([of_file, ConfigBuilt("args", 0, "GRPOConfig", "trl", {}, {}, {})]).others["script"]
+    found = {name.partition(".")[2]: value for name, value in own.defaults.items() if name != "rewards"}
+    assert found == known and (own.defaults.get("rewards") is None) is bool(known)
+    assert own.set_by_user == (["rewards.0.weight"] if known else ["rewards"])
