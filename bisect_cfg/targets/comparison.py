@@ -127,15 +127,10 @@ class Comparison:
     def _overridden(self) -> Row:
         """Key of the script's own file -> value there, of those whose place a flag has taken that has no default."""
         own = self.capture.others.get("script")
-        if own is None:
-            return {}
         open_flags = {Name.of(name).field for name, (_, good) in self._made_of.items() if good is None}
-        found: Row = {}
-        for key, value in own.raw.items():
-            before, _, last = key.rpartition(".")
-            if not has_tag(value) and before and last in open_flags:
-                found[key] = value
-        return found
+        keys = [] if own is None else [key for key in own.raw if "." in key and key not in own.flags]
+        keys = [key for key in keys if key.rpartition(".")[2] in open_flags]
+        return {key: own.raw[key] for key in keys if not has_tag(own.raw[key])}
 
     def _in_file(self, field: str) -> Encoded:
         """The value of a field in the script's own file, where a flag has taken its place; None if there is none, or

@@ -47,7 +47,10 @@ def begin(number: int, args: int, trainer: str = "GRPOTrainer") -> TrainBegin:
 def factors(events: list[Event]) -> set[str]:
     def resolve(request: BuildRequest) -> BuildAnswer:
         values = dict(request.raw)
-        for name in request.overrides:  # all are resets here
+        for name, value in request.overrides.items():
+            if value != DEFAULT:
+                values[name] = value
+                continue
             field, _, key = name.partition(".")
             left = {other: value for other, value in (values[field] or {}).items() if other != key} if key else None
             values[field] = left or DEFAULTS[field]
@@ -193,3 +196,11 @@ def test_a_list_like_the_users_has_the_defaults_of_its_elements(tmp_path, defaul
     found = {name.partition(".")[2]: value for name, value in own.defaults.items() if name != "rewards"}
     assert found == known and (own.defaults.get("rewards") is None) is bool(known)
     assert own.set_by_user == (["rewards.0.weight"] if known else ["rewards"])
+
+
+def test_a_word_without_a_default_is_no_file_that_it_stands_in_for():
+    words = {"training.learning_rate": 0.01}
+    flags = {name: [f"--{name}"] for name in words}
+    own = ConfigBuilt("script", 0, "", "", words, dict.fromkeys(words), {}, flags=flags, words=True)
+    events = [own, *config(0, learning_rate=0.01)]
+    assert factors(events) == {"learning_rate"}
