@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,13 +35,14 @@ from bisect_cfg.report.events import Listener
 from bisect_cfg.runner.fork_server import Starts
 from bisect_cfg.runner.plan import Plan, StopRule
 from bisect_cfg.runner.site import Site
-from bisect_cfg.runner.starts import COLD
+from bisect_cfg.runner.starts import COLD, IMPORTS
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.study.factors import find_factors
+from bisect_cfg.study.good_sides import GoodSides
 from bisect_cfg.study.reproduce import FIRST_PATIENCE
 from bisect_cfg.study.study import Study
-from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.captured import NOTHING_SEEN, read_capture
 from bisect_cfg.targets.good import parse_pins, read_good
 from bisect_cfg.targets.script import find_script
 
@@ -122,7 +124,7 @@ def captured(words: list[str], options: Options, folder: Path, made: str) -> dic
         if target.launch is None:  # a launcher's has its variables
             runner.site.starts.resolve = _library(made).resolve
         study = Study(target, options, Listener(), folder, None, None, runner)
-        study.baselines = SimpleNamespace(resolve=runner.site.starts.resolve)
+        study.baselines, study.sides = SimpleNamespace(resolve=runner.site.starts.resolve), GoodSides()
         study.good, study.pins = read_good(options.good, target.good_file), pins
         study.find(bad_run=run)
         find_factors(study)
@@ -151,5 +153,6 @@ def _library(made: str) -> Starts:
     script = find_script(str(SCRIPTS / "model_config.py"))
     starts = Starts(script, folder, Supervisor(), threading.Event())
     with contextlib.chdir(made):
-        starts.prepare()
+        starts.learn(replace(NOTHING_SEEN, modules=("torch", "transformers", "trl")))
+        starts.start_at(IMPORTS)
     return starts
