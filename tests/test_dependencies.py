@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import sys
 import tomllib
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = ROOT / "pyproject.toml"
@@ -138,3 +141,14 @@ def test_no_private_name_of_optuna() -> None:
                 if owner not in ("self", "cls"):
                     found.append(f"{path.name}: {owner}.{node.attr}")
     assert found == []
+
+
+@pytest.mark.parametrize("folder", ["studies", "golden", "docs"])
+def test_programs_beside_the_package_import_what_is_there(folder: str) -> None:
+    missing = []
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "bisect_cfg":
+                module = importlib.import_module(node.module)
+                missing += [(path.name, one.name) for one in node.names if not hasattr(module, one.name)]
+    assert not missing

@@ -26,7 +26,7 @@ from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.site import Site
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.factors import Comparison
+from bisect_cfg.targets.comparison import Comparison
 from bisect_cfg.targets.script import find_script
 
 HERE = Path(__file__).parent
