@@ -197,7 +197,7 @@ def _searched(
         limits=study.limits,
     )
     bisection.add({name_of(row): row for row in of.rows}, rows.judged(run), Purpose.BAD_BASELINE)
-    report = bisection.run()
+    report = bisection.search()
     trained = max((rows.lengths.get(row) or 0 for row in rows.trained), default=0)
     of = replace(of, characters=tuple(map(rows.lengths.get, of.rows)), trained_characters=trained)
     found = FoundRows(of, (), exchanged, named, len(report.rows), report.complete and not rows.elsewhere)
