@@ -68,6 +68,9 @@ def _studies() -> Iterator[dict]:
         expected, folder = json.loads(path.read_text(encoding="utf-8")), path.parent
         if (folder / "train.py").exists():
             words = [word.format(folder=folder, here=".") for word in expected.get("command", [str(folder)])]
+            if "--" in words:  # before it the options of `bisect`, behind the script if there is one
+                at = words.index("--")
+                words = [*(word for word in words[:1] if not word.startswith("-")), *words[at + 1 :]]
             good = [expected["good"].format(folder=folder)] if "good" in expected else []
             yield {"id": f"studies/{folder.name}", "command": shlex.join(words), "good": good}
 
