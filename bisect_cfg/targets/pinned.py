@@ -163,7 +163,9 @@ def _fields_made_of(source: Source, own: Source, key: str) -> list[str]:
     found += [last] if last in source.raw and equal(source.raw[last], value) else []
     found += [f"{parent}.{last}"] if last in within and equal(within[last], value) else []
     alike = (field for field in source.set_by_user if equal(source.raw[field], value))
-    return found + [field for field in alike if last in own.code.made_of.get(field, ())]
+    named = {other.rpartition(".")[2] for other in own.raw if other != key and equal(own.raw[other], value)}
+    # An object holds all keys that it was made of: a field that another key fills by its name is not made of this one.
+    return found + [field for field in alike if last in own.code.made_of.get(field, ()) and field not in named]
 
 
 def _is_of_model_config(capture: Capture, source: Source, key: str) -> bool:

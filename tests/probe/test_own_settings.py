@@ -293,6 +293,20 @@ def test_a_number_is_handed_on_where_the_code_says_so(tmp_path, code, reason):
     assert why_pinned(capture, capture.others["script"], "batch") == reason
 
 
+def test_a_field_is_made_of_the_key_of_its_name_and_of_no_other_key_of_the_same_object(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "config = Own(blocks=model.get('blocks', 0), logging_steps=grpo.get('logging_steps', 5))\n"
+        "GRPOConfig(logging_steps=config.logging_steps)\nexpand(config.blocks)"
+    )
+    values, place = {"model.blocks": 1, "grpo.logging_steps": 1}, (str(tmp_path / "train.py"), 2)
+    own = ConfigBuilt("script", 0, "", "", values, {"model.blocks": 0, "grpo.logging_steps": 5}, {})
+    capture = read_capture(
+        [own, ConfigBuilt("args", 0, "GRPOConfig", "trl", {"logging_steps": 1}, {}, {}, place=place)]
+    )
+    reasons = {key: why_pinned(capture, capture.others["script"], key) for key in values}
+    assert reasons == {"model.blocks": "", "grpo.logging_steps": HANDED_ON}
+
+
 def test_a_flag_that_is_handed_on_and_read_elsewhere_too_is_one_setting(tool):
     """The script's own look at `--lr` sees what the trial has, not what the user typed."""
     script(tool.folder, ARGPARSE + TRAINS.format("given.lr > 1e-5 and given.mix > 0.5"))
