@@ -167,8 +167,7 @@ class SafeValues(TypedDict, total=False):
         COUNT, "Optimizer steps of a verification run.", "four times a trial's, at least 30")]
     margin: Annotated[float, Option(
         kinds.MARGIN, "How far to stay back from the last healthy value, of the way back to good.", default=0.5)]
-    remedies: Annotated[int | None, Option(
-        COUNT, "How many to verify.", "the best, then others for as long as isolating took")]
+    remedies: Annotated[int, Option(COUNT, "How many remedies to verify, the best first.", default=1)]
     environments: Annotated[bool, Option(
         SWITCH, "Build no environments to try cures that are other versions of packages.", default=True)]
 

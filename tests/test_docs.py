@@ -186,8 +186,8 @@ def test_recorded_examples_are_of_the_shape_that_the_tool_prints(study, name):
 
 
 OF_OTHERS = {"Known", "Note", "Or", "Published", "This", "N  unresolved"}
-"""How lines begin that only one of two runs may have: what is simulated, or known of real settings, other remedies (as
-many as there is time for), and that a busy machine was slow."""
+"""How lines begin that only one of two runs may have: other remedies, what is simulated or known of
+real settings, and that a busy machine was slow."""
 
 
 def kinds(printed: str) -> set[str]:

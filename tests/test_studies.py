@@ -196,7 +196,7 @@ def test_the_safe_configuration_passed_and_loads(finished):
 
 
 def all_remedies(folder: Path) -> dict:
-    """The result once every known remedy was verified; by default that takes no longer than the isolation did."""
+    """The result once every known remedy was verified; by default one is."""
     forked("recommend", folder, "--remedies", 6)
     return read(folder)
 

@@ -187,7 +187,7 @@ class Wishes:
     margin: float = MARGIN
     verify_steps: int | None = None
     verify_seeds: int = 3
-    remedies: int | None = None  # verify so many, whatever it costs; None: one, and others within `Terms.seconds`
+    remedies: int = 1  # verify so many
     keep: Collection[str] = ()  # names they would rather not change
     jobs: int = 1  # runs at once
 
@@ -205,7 +205,6 @@ class Terms:
     rate: float = 1.0  # how often the failure under study has shown where it could
     proposals: Sequence[Proposal] = ()
     known: Sequence[Ran] = ()  # runs of the search that say something of them
-    seconds: float = 0.0  # of trials, for all remedies after the first
     pace: float = 0.0  # seconds of a step, as long as no run of this phase tells
 
 

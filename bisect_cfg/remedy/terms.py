@@ -95,8 +95,6 @@ class Isolated:
             1.0 if report.reproduction.rate is None else report.reproduction.rate,
             proposals,
             self._known(proposals),
-            # The first run of all is left out, which is cold and waits for imports.
-            sum(row.seconds or 0.0 for row in report.rows if row.kind is not Purpose.BAD_BASELINE),
             self._good_run.seen.seconds / max(1, self._length(self._good_run)),
         )
 
