@@ -38,10 +38,15 @@ HOSTILE = ("</script><script>alert(1)</script>", f"rewards/{IMAGE}/mean", "'quot
 """Names of metrics: those of reward functions are the user's own."""
 
 NARROW, WIDE = 400, 1400
+A4 = 718
+"""Pixels of a printed page between its margins."""
 
 FITS = """() => [...document.querySelectorAll("[data-plot]")].every((place) =>
   Math.abs(place.querySelector("svg.main-svg").getBoundingClientRect().width - place.clientWidth) < 2)"""
 """Every plot is as wide as its place."""
+
+FITS_ON_PAPER = """(page) => [...document.querySelectorAll("[data-plot]")].every((place) =>
+  place.querySelector("svg.main-svg").getBoundingClientRect().width <= (place.closest(".grid") ? page / 2 : page))"""
 
 
 @dataclass
@@ -104,8 +109,13 @@ def test_all_plots_are_drawn_at_every_width_in_light_and_dark_and_on_paper(opene
     assert len(grounds) == 2
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible() and page.locator("#answer").is_visible()
+    page.set_viewport_size({"width": WIDE, "height": 900})
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_function(FITS_ON_PAPER, arg=A4)  # where the window stays as wide as it was
     page.emulate_media(media="screen", color_scheme="light")
     page.set_viewport_size({"width": WIDE, "height": 900})
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.wait_for_function("document.querySelector('svg.main-svg').clientWidth > 400")  # as wide as before
     assert opened.said == [] and len(opened.asked) == 1
 
 

@@ -95,10 +95,13 @@
       }
     };
     if (chosen >= 0) highlight(buttons[chosen].dataset.t);
-    const again = () => { for (const place of all("[data-plot]")) Plotly.relayout(place, layout(byName.get(place.dataset.plot))); };
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-    addEventListener("beforeprint", again);
-    addEventListener("afterprint", again);
+    const again = (size) => { for (const place of all("[data-plot]")) Plotly.relayout(place, { ...layout(byName.get(place.dataset.plot)), ...size(place) }); };
+    const onScreen = () => ({ width: null });
+    // A page is laid out after this, so that a plot cannot ask how wide it will be: A4 and Letter have 700 pixels at least.
+    const onPaper = (place) => ({ autosize: false, width: place.closest(".grid") ? 330 : 680 });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => again(onScreen));
+    addEventListener("beforeprint", () => again(onPaper));
+    addEventListener("afterprint", () => again(onScreen));
 
     // ---- the numbers behind a plot, made when they are asked for
 
