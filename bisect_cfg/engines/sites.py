@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -59,6 +59,12 @@ reached. Half of the time within which the trial is to run elsewhere."""
 
 INTERRUPT_SECONDS = 2.5
 """So long sites have to end their runs when the user interrupts; what has not ended then is given up."""
+
+EMPTY_SECONDS = 600.0
+"""So long a trial waits for any site to come up again, before it is said that there are none any more."""
+
+LOOK_SECONDS, ALIVE_SECONDS = 0.2, 1.0
+"""How often it is looked what is silent or was interrupted, and how often a site hears that the tool is there."""
 
 CLOSE_SECONDS = 20.0
 """The same for the engine process, which ends all sites: a daemon that ignores signals takes a site seconds to end."""
@@ -102,7 +108,8 @@ class _Attempt:
     plan: Plan
     future: Future[Result]
     number: int = 0
-    lost: list[str] = field(default_factory=list)  # nodes on which its site was lost
+    lost: list[str] = field(default_factory=list)  # nodes on which its site was lost, or could not run it
+    faults: int = 0  # how often a site could not
     rows: list[Row] = field(default_factory=list)
 
 
@@ -117,6 +124,7 @@ class _Slot:
     attempt: _Attempt | None = None
     told: int = 0  # how much of `SiteEngine._learned` it was told
     asked: dict[int, Future[Any]] = field(default_factory=dict)
+    said: float = 0.0  # when it was told something last
 
 
 class SiteEngine:
@@ -164,7 +172,9 @@ class SiteEngine:
         self._numbers = itertools.count(1)
         self._learned: list[JsonObject] = []
         self._failed: Exception | None = None
-        self._interrupted = self._closed = self._all_up = False
+        self._closed = self._all_up = False
+        self._seen = time.monotonic()  # when a trial did not wait for a site last
+        self._give_up_at: float | None = None  # when what was interrupted and has not ended is given up
         self._on_progress, self._note = on_progress, note
         self._files, self._environment = dict(files or {}), environment or Fingerprint()
         self._gpus: str | None = None  # of the first site, whose study it is
@@ -174,11 +184,7 @@ class SiteEngine:
         self._target, self._folder = target, folder
         self.site = Site(target, folder, timeout=timeout)
         self.site.starts = _StartsElsewhere(self)
-        with open(folder / LOG, "ab", opener=private) as stream:
-            pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stream}
-            self._process: Any = subprocess.Popen(command, **pipes, start_new_session=True)
-        threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
-        threading.Thread(target=self._watch, name="engine-watch", daemon=True).start()
+        self._process: Any = self._start(command)
         try:
             with self._changed:
                 self._wait_for(lambda: self.slots >= slots or self._settled())
@@ -189,6 +195,15 @@ class SiteEngine:
             raise
         if self._unused:
             self._note(f"Not used: {self._refusals()}.")
+
+    def _start(self, command: Sequence[str]) -> Any:
+        """Start the engine process, and the threads that hear it."""
+        with open(self._folder / LOG, "ab", opener=private) as stream:
+            pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stream}
+            process = subprocess.Popen(command, **pipes, start_new_session=True)
+        threading.Thread(target=self._read, args=(process.stdout,), name="engine-reader", daemon=True).start()
+        threading.Thread(target=self._watch, name="engine-watch", daemon=True).start()
+        return process
 
     @property
     def slots(self) -> int:
@@ -256,23 +271,17 @@ class SiteEngine:
     def interrupt(self) -> None:
         """End all runs, see `Engine`; what has not ended in time is given up."""
         with self._changed:
-            self._interrupted = True
+            self._give_up_at = time.monotonic() + INTERRUPT_SECONDS
             for attempt in self._waiting:
                 attempt.future.set_exception(KeyboardInterrupt())
             self._waiting.clear()
             for slot, _ in self._running():
                 self._say(slot, op="interrupt")
-        threading.Timer(INTERRUPT_SECONDS, self._give_up_interrupted).start()
-
-    def _give_up_interrupted(self) -> None:
-        with self._changed:
-            for slot, _ in self._running() if self._interrupted else ():
-                self._lose(slot, "interrupted")
 
     def go_on(self) -> None:
         """Begin again, see `Engine`."""
         with self._changed:
-            self._interrupted = False
+            self._give_up_at = None
             for slot in self._slots.values():
                 self._say(slot, op="go_on")
 
@@ -319,19 +328,25 @@ class SiteEngine:
         self._slots.pop(slot.number, None)
         for answer in slot.asked.values():
             answer.set_exception(_SiteLost())
-        attempt = slot.attempt
-        if attempt is not None:
-            self.lost += 1
-            attempt.lost.append(slot.node)
-            name = attempt.plan.name
-            if self._interrupted:
-                attempt.future.set_exception(KeyboardInterrupt())
-            elif len(attempt.lost) >= LOST_TIMES:
-                attempt.future.set_result(Result(name, lost=tuple(attempt.lost)))
-            else:
-                self._note(f"Trial {name} lost its place on {slot.node} ({why}); it is run again.")
-                self._waiting.appendleft(attempt)
+        if slot.attempt is not None:
+            self._again(slot, slot.attempt, why)
         self._hand_out()
+
+    def _again(self, slot: _Slot, attempt: _Attempt, why: str, fault: Exception | None = None) -> None:
+        """Have run again what has lost its place, or what a site could not run, whose disk may be full."""
+        self.lost += 1
+        attempt.lost.append(slot.node)
+        attempt.faults += fault is not None
+        name = attempt.plan.name
+        if self._give_up_at is not None:
+            attempt.future.set_exception(KeyboardInterrupt())
+        elif len(attempt.lost) < LOST_TIMES:
+            self._note(f"Trial {name} lost its place on {slot.node} ({why}); it is run again.")
+            self._waiting.appendleft(attempt)
+        elif attempt.faults == LOST_TIMES:
+            attempt.future.set_exception(fault)
+        else:
+            attempt.future.set_result(Result(name, lost=tuple(attempt.lost)))
 
     def _fail(self, error: Exception) -> None:
         """There are no sites any more: nothing that runs comes to an end."""
@@ -369,6 +384,7 @@ class SiteEngine:
     # ------------------------------------------------------------------------------------------------ what is said
 
     def _say(self, slot: _Slot, **message: object) -> None:
+        slot.said = time.monotonic()
         line = json.dumps({"op": "line", "slot": slot.number, "line": line_of(message).decode()}) + "\n"
         with contextlib.suppress(OSError, ValueError):  # the reader tells
             self._process.stdin.write(line.encode())
@@ -382,33 +398,42 @@ class SiteEngine:
             self._say(slot, **message)
         slot.told = len(self._learned)
 
-    def _read(self) -> None:
-        gone: Exception = InputError(
-            "The cluster is gone: the process that holds the sites has ended.",
-            "Every trial so far is kept. When the cluster is there again, run the same command to go on. "
-            f"What was said last stands in {self._folder / LOG}.",
-        )
+    def _read(self, said: Iterable[bytes]) -> None:
+        gone: Exception = _gone("the process that holds the sites has ended", self._folder / LOG)
         try:
-            for line in self._process.stdout:
-                message = json.loads(line)
-                with self._changed:
-                    getattr(self, f"_on_{message.pop('op')}")(**message)
-                    self._changed.notify_all()
+            for line in said:
+                self._hear(json.loads(line))
         except Exception as error:  # a fault of ours: whoever waits is told
             gone = error
         with self._changed:
             if not self._closed:
                 self._fail(gone)
 
+    def _hear(self, message: JsonObject) -> None:
+        """Take in what the engine process says."""
+        with self._changed:
+            getattr(self, f"_on_{message.pop('op')}")(**message)
+            self._changed.notify_all()
+
     def _watch(self) -> None:
-        """Give up sites that say nothing any more; say to all that somebody listens."""
         while not self._closed and self._failed is None:
-            time.sleep(1.0)
-            with self._changed:
-                for slot in list(self._slots.values()):
+            time.sleep(LOOK_SECONDS)
+            self._look_after()
+
+    def _look_after(self) -> None:
+        """Give up sites that say nothing any more; say to all that somebody listens."""
+        with self._changed:
+            now = time.monotonic()
+            for slot in list(self._slots.values()):
+                if now - slot.said > ALIVE_SECONDS:
                     self._say(slot, op="alive")
-                    if time.monotonic() - slot.heard > SILENT_SECONDS:
-                        self._lose(slot, f"silent for {SILENT_SECONDS:.0f} s")
+                if now - slot.heard > SILENT_SECONDS:
+                    self._lose(slot, f"silent for {SILENT_SECONDS:.0f} s")
+            self._seen = now if self.slots or not self._waiting else self._seen
+            if now - self._seen > EMPTY_SECONDS:
+                self._fail(_gone(f"no site has come up for {EMPTY_SECONDS / 60:.0f} minutes", self._folder / LOG))
+            for slot, _ in self._running() if self._give_up_at is not None and now > self._give_up_at else ():
+                self._lose(slot, "interrupted")
 
     def _on_failed(self, message: str, advice: str = "") -> None:
         self._fail(InputError(message, advice))
@@ -465,11 +490,21 @@ class SiteEngine:
                 self.site.starts.start = COLD
         if future is not None and "value" in told:
             future.set_result(told["value"])
+        elif attempt is not None and future is attempt.future and "fault" in told:
+            self._again(slot, attempt, told["fault"][0], RuntimeError(*told["fault"]))
         elif future is not None:
             errors = {"error": InputError, "interrupted": KeyboardInterrupt, "fault": RuntimeError}
             ((kind, words),) = told.items()
             future.set_exception(errors[kind](*words))
         self._hand_out()
+
+
+def _gone(why: str, log: Path) -> InputError:
+    return InputError(
+        f"The cluster is gone: {why}.",
+        "Every trial so far is kept. When the cluster is there again, run the same command to go on. "
+        f"What was said last stands in {log}.",
+    )
 
 
 class _StartsElsewhere(Starts):

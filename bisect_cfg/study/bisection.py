@@ -40,6 +40,7 @@ from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.parameters import odds_of
 from bisect_cfg.common.words import count
 from bisect_cfg.engines.local import LocalEngine
+from bisect_cfg.engines.nodes import without_lost
 from bisect_cfg.kinds import is_runner
 from bisect_cfg.options import OF_BISECTIONS, BisectionOptions, check_named, checked, with_options
 from bisect_cfg.report.events import (
@@ -382,7 +383,7 @@ class _Isolation:
             state = look(self._trials.problem, records)
         self._announce(state)
         if isinstance(state.question, Done):
-            self._conclusion = state.question.conclusion
+            self._conclusion = without_lost(self._trials.problem, records, state.question.conclusion)
             return Action.DONE
         spent = self._limits.spent(self._trials.store.count())
         if spent and not self.running:
