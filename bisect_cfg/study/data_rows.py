@@ -85,7 +85,6 @@ class _ExchangedRows:
         of: the rows that may be at fault; None before that is known.
         lengths: text in each row that a run has taken.
         trained: rows with which a run has trained.
-        elsewhere: whether a run failed where it takes none of them: other rows do it there.
     """
 
     def __init__(self, trials: Trials, configuration: Configuration) -> None:
@@ -93,22 +92,39 @@ class _ExchangedRows:
         self.of: RowsOfStep | None = None
         self.lengths: dict[int, int | None] = {}
         self.trained: set[int] = set()
-        self.elsewhere = False
-        self.judged, self.classify = trials.judged, trials.classify
+        self.judged = trials.judged
+        self._of_others: dict[str, bool] = {}  # folder of a run that failed -> whether rows did it that are not `of`
 
     def run(self, request: TrialRequest) -> TrialResult:
-        """Train with the rows that a configuration names: row -> row in its place. What fails after it has come
-        through all that may be at fault fails of others."""
+        """Train with the rows that a configuration names: row -> row in its place."""
         exchanged = {row_of(name): int(other) for name, other in request.configuration.items()}
         plan = self.plan(f"{SPACE}-{request.number}", exchanged)
         run = self._trials.train(plan)
         result = self.judged(run)
-        at = rows_of(run) if result.outcome is Outcome.FAIL else None
-        self.see(run, at, frozenset(plan.exchanged))
-        if at is None or at.evaluated != self.of.evaluated or not {*self.of.rows} <= {*at.healthy} - {*at.rows}:
-            return result
-        self.elsewhere = True
-        return replace(result, outcome=Outcome.PASS)
+        self.see(run, rows_of(run) if result.outcome is Outcome.FAIL else None, frozenset(plan.exchanged))
+        return result
+
+    def classify(self, result: TrialResult, mask: int = 0, reference: TrialResult | None = None) -> Outcome:
+        """What a recorded result means. What fails after it has come through all that may be at fault fails of other
+        rows: with these it passes."""
+        outcome = self._trials.classify(result)
+        folder = result.attributes.get("folder")
+        if outcome is not Outcome.FAIL or folder is None:
+            return outcome
+        if folder not in self._of_others:
+            run = self._trials.site.load(folder)
+            self._of_others[folder] = run is not None and self._came_through(rows_of(run))
+        return Outcome.PASS if self._of_others[folder] else outcome
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether a run failed where it takes none of the rows: others do it there."""
+        return any(self._of_others.values())
+
+    def _came_through(self, at: RowsOfStep | None) -> bool:
+        if at is None or self.of is None or at.evaluated != self.of.evaluated:
+            return False
+        return {*self.of.rows} <= {*at.healthy} - {*at.rows}
 
     def see(self, run: Run, at: RowsOfStep | None, exchanged: frozenset[int] = frozenset()) -> None:
         """Take in how long the rows are that a run has taken, up to those at which it failed; of those that were

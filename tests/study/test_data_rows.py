@@ -9,7 +9,7 @@ import pytest
 import toys
 from tools import slow, traces_of
 
-from bisect_cfg.common.configuration import Outcome, Purpose
+from bisect_cfg.common.configuration import Outcome
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.options import Options
 from bisect_cfg.probe.protocol import FailingData, Intake, Origin, PlannedSteps, StepRows
@@ -18,7 +18,8 @@ from bisect_cfg.report.events import Listener
 from bisect_cfg.runner.runs import Run
 from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import Observation
-from bisect_cfg.store.interface import TrialRequest, TrialResult
+from bisect_cfg.store.interface import TrialResult
+from bisect_cfg.study.bisection import Bisection
 from bisect_cfg.study.data_rows import _at_fault, _ExchangedRows, _may_be_a_row, rows_of
 from bisect_cfg.study.reproduce import _sooner
 
@@ -127,19 +128,27 @@ def test_where_the_data_alone_does_not_do_it_no_trial_is_longer_for_it(tmp_path)
     assert trials._failing_data() == FailingData([3, 4, 5], 3, INTAKE)
 
 
-@pytest.mark.parametrize(
-    ("at_fault", "outcome"), [((4, 5), Outcome.FAIL), ((5, 6), Outcome.FAIL), ((2, 4), Outcome.PASS)]
-)
-def test_what_fails_after_all_rows_that_may_be_at_fault_fails_of_others(tmp_path, at_fault, outcome):
-    run = failing_run(tmp_path, *(taken(step, step) for step in range(1, 7)))
-    shown = TrialResult(Outcome.FAIL, "died", step=5)
-    rows = _ExchangedRows(
-        SimpleNamespace(judged=lambda run: shown, classify=None, horizon=8, train=lambda plan: run), {}
+def test_what_fails_after_all_rows_that_may_be_at_fault_fails_of_others(tmp_path):
+    """Every run dies at step 5, whatever rows it takes; with row 4 in its place already at step 4."""
+    runs = {}
+
+    def train(plan):
+        steps = 4 if 4 in plan.exchanged else 3
+        events = (taken(step, step) for step in range(1, steps + 3))
+        runs[plan.name] = failing_run(tmp_path / plan.name, *events, steps=steps)
+        return runs[plan.name]
+
+    def judged(run):
+        return TrialResult(Outcome.FAIL, "died", step=run.seen.steps + 1, attributes={"folder": run.folder.name})
+
+    trials = SimpleNamespace(
+        judged=judged, classify=lambda result: Outcome.FAIL, horizon=8, train=train, site=SimpleNamespace(load=runs.get)
     )
-    request = TrialRequest(1, {"row 3": 9}, frozenset(), Purpose.SEARCH, "")
-    rows.of = RowsOfStep(3, at_fault, (None, None))
-    assert rows.run(request).outcome is outcome and rows.elsewhere == (outcome is Outcome.PASS)
-    assert rows.lengths[5] == 1 and rows.trained == {1, 2, 4}, "another was taken in the place of row 3"
+    rows = _ExchangedRows(trials, {})
+    rows.of = RowsOfStep(4, (3, 4), (None, None))
+    report = Bisection({"row 3": 1, "row 4": 2}, {"row 3": 3, "row 4": 4}, rows).search()
+    assert [cause.parameters for cause in report.causes] == [("row 4",)] and report.complete and rows.elsewhere
+    assert rows.lengths[4] == 1 and rows.trained == {1, 2, 3}, "never row 4, and come through"
 
 
 def test_all_rows_of_the_users_step_may_be_at_fault(tmp_path):
