@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic
 
@@ -19,7 +20,7 @@ class LocalEngine(Generic[Asked, Came]):
             simulated oracles are. Then so many are asked for before the first of them is looked at.
     """
 
-    cluster = None
+    cluster, nodes = None, ()
 
     def __init__(self, site: Any, slots: int, in_place: bool = False) -> None:
         self.site, self.slots = site, slots
@@ -33,6 +34,9 @@ class LocalEngine(Generic[Asked, Came]):
         future: Future[Came] = Future()
         future.set_result(self.site.run(asked))
         return future
+
+    def leave_out(self, nodes: Collection[str]) -> None:
+        """There is this machine alone."""
 
     def end(self, name: int | str) -> None:
         """End a trial, see `Engine`."""

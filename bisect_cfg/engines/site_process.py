@@ -120,7 +120,7 @@ class SiteProcess:
         if seen:
             self._site = Site(
                 target, folder, timeout=setup["timeout"], jobs=setup["jobs"], devices=setup["devices"],
-                on_progress=self._progress, name=setup["name"],
+                on_progress=self._progress, name=setup["name"], node=setup["node"],
             )  # fmt: skip
         version = metadata.version("bisect-cfg")
         self._say(op="hello", hashes=hashes, fingerprint=found, version=version, sees=seen)

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -164,6 +164,7 @@ class SiteEngine:
     ) -> None:
         self.lost = 0
         self._nodes: set[str] = set()  # that have run, or can run, trials
+        self._left_out: set[str] = set()
         self._unused: dict[str, str] = {}  # node -> why it is not used
         self._failures: Counter[int] = Counter()  # slot -> sites there that have ended before they said anything
         self._changed = threading.Condition()
@@ -172,7 +173,7 @@ class SiteEngine:
         self._numbers = itertools.count(1)
         self._learned: list[JsonObject] = []
         self._failed: Exception | None = None
-        self._closed = self._all_up = False
+        self._closed = self._all_up = self._begun = False
         self._seen = time.monotonic()  # when a trial did not wait for a site last
         self._give_up_at: float | None = None  # when what was interrupted and has not ended is given up
         self._on_progress, self._note = on_progress, note
@@ -194,7 +195,8 @@ class SiteEngine:
             self.close()
             raise
         if self._unused:
-            self._note(f"Not used: {self._refusals()}.")
+            self._note(f"{self._refusals()}.")
+        self._begun = True
 
     def _start(self, command: Sequence[str]) -> Any:
         """Start the engine process, and the threads that hear it."""
@@ -209,6 +211,17 @@ class SiteEngine:
     def slots(self) -> int:
         """Sites that trials can be given to."""
         return sum(bool(slot.ready) for slot in self._slots.values())
+
+    @property
+    def nodes(self) -> set[str]:
+        """See `Engine`."""
+        with self._changed:
+            return {slot.node for slot in self._slots.values() if slot.ready} - self._left_out
+
+    def leave_out(self, nodes: Collection[str]) -> None:
+        """See `Engine`."""
+        with self._changed:
+            self._left_out |= set(nodes)
 
     @property
     def cluster(self) -> JsonObject:
@@ -311,11 +324,14 @@ class SiteEngine:
 
     def _hand_out(self) -> None:
         """Give what waits to sites that are free: an attempt that lost its place to another node, if there is one."""
-        while self._waiting:
-            free = [slot for slot in self._slots.values() if slot.ready and slot.attempt is None]
+        up = [slot for slot in self._slots.values() if slot.ready and slot.node not in self._left_out]
+        there = {slot.node for slot in up}
+        for attempt in list(self._waiting):
+            wish = attempt.plan.node if attempt.plan.node in there else ""
+            free = [slot for slot in up if slot.attempt is None and wish in ("", slot.node)]
             if not free:
-                return
-            attempt = self._waiting.popleft()
+                continue
+            self._waiting.remove(attempt)
             slot = min(free, key=lambda one: (attempt.lost.count(one.node), one.number))
             attempt.number, slot.attempt, attempt.rows = next(self._numbers), attempt, []
             self._tell_learned(slot)
@@ -364,7 +380,7 @@ class SiteEngine:
         if hello["version"] != version:
             return f"bisect-cfg {hello['version']}, not {version}"
         if not hello["sees"]:
-            return f"does not see the study folder {self._folder.absolute()}"
+            return f"no sight of the study folder {self._folder.absolute()}"
         for path, was in self._files.items():
             if hello["hashes"].get(path) != was:
                 return f"another {path}" if hello["hashes"].get(path) else f"no {path}"
@@ -379,7 +395,14 @@ class SiteEngine:
 
     def _refusals(self) -> str:
         """Which nodes are not used, and why."""
-        return ", ".join(f"{node} ({why})" for node, why in sorted(self._unused.items()))
+        every = len(self._nodes | self._unused.keys())
+        nodes = {
+            why: sorted(node for node in self._unused if self._unused[node] == why) for why in self._unused.values()
+        }
+        return "; ".join(
+            f"{len(named)} of {every} nodes {'has' if len(named) == 1 else 'have'} {why}: not used ({', '.join(named)})"
+            for why, named in nodes.items()
+        )
 
     # ------------------------------------------------------------------------------------------------ what is said
 
@@ -445,7 +468,7 @@ class SiteEngine:
         if slot in self._slots:
             self._lose(self._slots[slot], "its site started again")
         one = self._slots[slot] = _Slot(slot, node, time.monotonic())
-        setup = {**self._setup, "devices": devices, "jobs": jobs, "name": f"-{slot}"}
+        setup = {**self._setup, "devices": devices, "jobs": jobs, "name": f"-{slot}", "node": node}
         self._say(
             one, op="hello", target=self._target, setup=setup, environment=dict(os.environ), cwd=os.getcwd(),
             files=list(self._files), word=self._word,
@@ -455,7 +478,7 @@ class SiteEngine:
         if (one := self._slots.get(slot)) is not None:
             self._failures[slot] += 1
             if self._failures[slot] >= LOST_TIMES:
-                self._unused[one.node] = f"no site starts there, as {self._folder / LOG} says"
+                self._unused[one.node] = f"no site that starts, as {self._folder / LOG} says"
             self._lose(one, why)
 
     def _on_line(self, slot: int, line: str) -> None:
@@ -470,6 +493,8 @@ class SiteEngine:
             unlike = self._unlike(message)
             one.ready = not unlike
             if unlike:
+                if self._begun and one.node not in self._unused:
+                    self._note(f"{one.node} has {unlike}: not used.")
                 self._unused[one.node] = unlike
             else:
                 self._nodes.add(one.node)

@@ -51,6 +51,7 @@ class Plan:
     sure: bool = False
     """Whether another failure than the one under study is run once more, cold, in the folder ``NAME-cold``: it may come
     from a warm start."""
+    node: str = ""  # where it is to run, if that is there; "": anywhere
     patience: Patience | None = None  # when silence is a hang; None: by the runs so far
 
     # What the trials of a study have in common.

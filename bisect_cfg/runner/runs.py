@@ -41,6 +41,7 @@ class Run:
     horizon: int | None = None  # optimizer steps that it was to make; None for all the script has
     start: str = ""  # "" if that is not known
     costly: bool = False  # whether it was ended because it takes longer than can be afforded
+    node: str = ""  # of a cluster, where it ran
 
     @functools.cached_property
     def shown(self) -> Verdict:
@@ -109,6 +110,7 @@ class Run:
             "horizon": self.horizon,
             "observation": msgspec.to_builtins(self.seen),
             "remarks": [asdict(remark) for remark in self.shown.remarks],
+            **({"node": self.node} if self.node else {}),
         }
 
     @property
@@ -170,14 +172,14 @@ def load_run(study: Path, name: int | str) -> Run | None:
     traces = Traces(folder)
     traces.read()
     if not ending.watched:
-        return Run(observe_command(traces, ending), traces, folder, ending.horizon, COLD)
+        return Run(observe_command(traces, ending), traces, folder, ending.horizon, COLD, node=ending.node)
     events = traces.events.path
     if not traces.events.rows and (ending.steps or (events.is_file() and events.stat().st_size)):
         raise InputError(
             f"The study is damaged: {events} holds no event of its run.",
             "Put the file back, or start over with --restart (the old study is kept beside it).",
         )
-    return Run(observe(traces, ending), traces, folder, ending.horizon, ending.level, ending.costly)
+    return Run(observe(traces, ending), traces, folder, ending.horizon, ending.level, ending.costly, ending.node)
 
 
 def written_by_runs(study: Path) -> set[str]:

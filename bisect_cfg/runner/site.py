@@ -68,6 +68,7 @@ class Site:
         devices: values of CUDA_VISIBLE_DEVICES, one for each parallel trial; empty: all trials see what we see.
         on_progress: see `Progress`.
         name: tells it from other sites of the study.
+        node: what its machine is called in a cluster.
 
     Attributes:
         environments: builds the environments of trials with packages of their own; None: no trial has any.
@@ -85,8 +86,9 @@ class Site:
         devices: Sequence[str] = (),
         on_progress: Progress = lambda *told: None,
         name: str = "",
+        node: str = "",
     ) -> None:
-        self.target, self.folder = target, folder
+        self.target, self.folder, self.node = target, folder, node
         self.environments: Environments | None = None
         self._timeout, self._jobs, self._on_progress = timeout, jobs, on_progress
         know_command([str(target.path) if target.probed else "", *target.command])
@@ -270,7 +272,7 @@ class Site:
             with open(folder / METRICS_FILE, "w", opener=private) as stream:
                 stream.writelines(json.dumps(row) + "\n" for row in rows)
         clean_folder(folder)
-        ending = replace(ending, horizon=plan.steps, steps=len(rows), level=start, watched=probed)
+        ending = replace(ending, horizon=plan.steps, steps=len(rows), level=start, watched=probed, node=self.node)
         write_json(folder / ENDING_FILE, asdict(ending))
         return True
 

@@ -49,6 +49,7 @@ class Ending:
     steps: int = 0  # metric rows
     level: str = ""  # its start
     watched: bool = True  # whether by a probe
+    node: str = ""  # where it ran; "" on the tool's own machine
 
 
 def watch(

@@ -55,6 +55,7 @@ class Record:
         seconds: how long it took; 0 if unknown.
         companions: the part of `subset` that was added only to make it valid.
         other: the signature of the other failure that left it UNRESOLVED, "" if it was none or is not known.
+        node: on which it ran, or is to run; "" if that is not known, or makes no difference.
         trace: a digest of what the run's metrics were, bit for bit, up to the failing step; "" where there is none.
     """
 
@@ -66,6 +67,7 @@ class Record:
     companions: int = 0
     other: str = ""
     trace: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True)

@@ -170,6 +170,7 @@ class Trial(Part, frozen=True):
         suspicion: of each factor, when it was asked.
         remarks: oddities.
         metrics: of a function, what it told of its steps.
+        node: of a cluster, where it ran.
     """
 
     number: int
@@ -187,6 +188,7 @@ class Trial(Part, frozen=True):
     suspicion: dict[str, float] | None = None
     remarks: tuple[str, ...] = ()
     metrics: tuple[dict[str, Any], ...] = ()
+    node: str | None = None
 
     @property
     def kind(self) -> Purpose:

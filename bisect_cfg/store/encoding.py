@@ -19,6 +19,9 @@ from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.store.interface import TrialResult
 
+NODE = "node"
+"""Attribute of a trial that is to run on a certain node."""
+
 SUBSET, WANTED, SAFE, QUESTION = "subset", "wanted", "recommend", "question"
 """Attributes that hold the question of a trial, and so tell which phase it belongs to: the names of the factors that
 are bad, for the search; the values that a reader wanted in place of the bad configuration's; a run for safe values; of

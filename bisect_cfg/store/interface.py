@@ -7,7 +7,7 @@ in tests, a table of answers. Nothing here imports torch, Optuna or pandas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -90,6 +90,13 @@ class Engine(Protocol[Asked_contra, Came]):
     @property
     def slots(self) -> int:
         """Trials that may run at once."""
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """The machines that trials can be given to now; empty where it is this one alone."""
+
+    def leave_out(self, nodes: Collection[str]) -> None:
+        """Give no trial to these nodes any more."""
 
     def submit(self, asked: Asked_contra) -> Future[Came]:
         """Begin a trial. It may be over when this returns."""

@@ -108,6 +108,7 @@ def row_of(trial: FrozenTrial, levels: Levels, outcome: Outcome | None = None) -
         result.attributes.get("level"),
         suspicion=known.get("suspicion"),
         metrics=tuple({"step": step, INTERMEDIATE: value} for step, value in trial.intermediate_values.items()),
+        node=result.attributes.get("node"),
     )
 
 

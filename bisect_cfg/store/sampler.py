@@ -15,7 +15,7 @@ from bisect_cfg.probe import redact
 from bisect_cfg.search import Ask, Conclusion, FoundCause, Problem, Record, State, SubsetClaim, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Levels, Masking, Report, Reproduction, wilson
-from bisect_cfg.store.encoding import SUBSET, WANTED, plain, purpose_of, result_attributes, result_of, values_of
+from bisect_cfg.store.encoding import NODE, SUBSET, WANTED, plain, purpose_of, result_attributes, result_of, values_of
 from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.store.rows import row_of
 from bisect_cfg.store.store import Store
@@ -31,6 +31,7 @@ class SearchTrials:
         self.store, self.problem, self._classify = store, problem, classify
         self._baselines: Mapping[int, int] = {}
         self._since = 0
+        self.odd: Mapping[str, str] = {}  # nodes whose runs do not count, and why
         self._order = [factor.name for factor in store.factors]
         self._bit = {name: 1 << place for place, name in enumerate(self._order)}
 
@@ -49,11 +50,13 @@ class SearchTrials:
             if trial.number in self._baselines or (SUBSET in trial.user_attrs and trial.number >= self._since)
         ]
 
-    def records(self, before: int | None = None) -> list[Record]:
-        """What the search decides from, in the order of the trial numbers; only the trials before one if it is said."""
+    def records(self, before: int | None = None, odd: bool = False) -> list[Record]:
+        """What the search decides from, in the order of the trial numbers; only the trials before one if it is said;
+        with those that do not count, too, if they are asked for."""
         trials = [trial for trial in self.all() if before is None or trial.number < before]
         reference = self._reference(trials)
-        return [self._record(trial, reference) for trial in trials]
+        found = (self._record(trial, reference) for trial in trials)
+        return [record for record in found if odd or record.node not in self.odd]
 
     def reference(self) -> TrialResult | None:
         """The result of the first failing run of the bad configuration: the failure under study."""
@@ -62,6 +65,7 @@ class SearchTrials:
     def _reference(self, trials: Iterable[FrozenTrial]) -> TrialResult | None:
         full = self.problem.full
         results = (result_of(one) for one in trials if self._mask(one) == full and one.state.is_finished())
+        results = (one for one in results if one.attributes.get("node", "") not in self.odd) if self.odd else results
         return next((one for one in results if self._classify(one, full, one) is Outcome.FAIL), None)
 
     def _record(self, trial: FrozenTrial, reference: TrialResult | None) -> Record:
@@ -78,6 +82,7 @@ class SearchTrials:
             self.mask_of(known.get("companions", ())),
             (known.get("signature") or "") if outcome is Outcome.UNRESOLVED else "",
             trace if isinstance(trace, str) else "",
+            kept.get("node") or known.get(NODE, ""),
         )
 
     def _mask(self, trial: FrozenTrial) -> int:
@@ -141,19 +146,21 @@ class SearchTrials:
         good, bad = ({name: pair[side] for name, pair in self.store.levels.items()} for side in (0, 1))
         return self.store.params(configuration_of(self.names(mask), good, bad))
 
-    def attributes(self, ask: Ask, suspicion: Sequence[float] = ()) -> JsonObject:
-        """What is written with a trial before it starts: the question, and the suspicion of each factor by then."""
+    def attributes(self, ask: Ask, suspicion: Sequence[float] = (), node: str = "") -> JsonObject:
+        """What is written with a trial before it starts: the question, the suspicion of each factor by then, and where
+        it is to run."""
         return {
             SUBSET: [self._order[i] for i in bits(ask.subset)],
             "companions": [self._order[i] for i in bits(ask.companions)],
             "purpose": ask.purpose.value,
             "reason": ask.reason,
+            **({NODE: node} if node else {}),
             **({"suspicion": dict(zip(self._order, suspicion, strict=True))} if suspicion else {}),
         }
 
-    def begin(self, ask: Ask, suspicion: Sequence[float] = ()) -> FrozenTrial:
+    def begin(self, ask: Ask, suspicion: Sequence[float] = (), node: str = "") -> FrozenTrial:
         """Write a trial as begun."""
-        return self.store.begin(self.params(ask.subset), self.attributes(ask, suspicion))
+        return self.store.begin(self.params(ask.subset), self.attributes(ask, suspicion, node))
 
     def begin_wanted(self, changes: Configuration, reason: str) -> FrozenTrial:
         """Write a run of the bad configuration with other values as begun; see `WANTED`."""

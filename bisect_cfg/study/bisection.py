@@ -13,7 +13,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -40,7 +40,7 @@ from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.parameters import odds_of
 from bisect_cfg.common.words import count
 from bisect_cfg.engines.local import LocalEngine
-from bisect_cfg.engines.nodes import without_lost
+from bisect_cfg.engines.nodes import next_check, odd_nodes, without_lost
 from bisect_cfg.kinds import is_runner
 from bisect_cfg.options import OF_BISECTIONS, BisectionOptions, check_named, checked, with_options
 from bisect_cfg.report.events import (
@@ -337,6 +337,7 @@ class _Begun:
 
     trial: FrozenTrial
     request: TrialRequest
+    node: str = ""  # where it is to run; "": anywhere
 
 
 class _Isolation:
@@ -362,8 +363,8 @@ class _Isolation:
     def run(self, limits: Limits) -> Conclusion:
         """Run trials until the search concludes, or the budget is spent."""
         self._limits, self._conclusion = limits, Conclusion(Status.INCONCLUSIVE)
-        with self._engine() as engine:
-            run_loop(self, engine)
+        with self._engine() as self._at:
+            run_loop(self, self._at)
         return self._conclusion
 
     def run_alone(self, trial: FrozenTrial, configuration: Configuration, subset: Subset) -> None:
@@ -378,30 +379,43 @@ class _Isolation:
             raise
 
     def next_action(self) -> _Begun | Action:
+        problem, up, node = self._trials.problem, self._at.nodes, ""
+        if up:
+            self._trials.odd = odd_nodes(problem, self._trials.records(odd=True), up)
+            self._at.leave_out(self._trials.odd)
         records = self._trials.records()
         with self._threads.limit(limits=1, user_api="blas"):
-            state = look(self._trials.problem, records)
+            state = look(problem, records)
         self._announce(state)
-        if isinstance(state.question, Done):
-            self._conclusion = without_lost(self._trials.problem, records, state.question.conclusion)
+        question, concluded = state.question, None
+        if isinstance(question, Done):
+            concluded = question.conclusion
+        check = next_check(problem, records, up, concluded) if up else None
+        question, node = check or (question, "")
+        if isinstance(question, Done):
+            self._conclude(without_lost(problem, records, question.conclusion))
             return Action.DONE
         spent = self._limits.spent(self._trials.store.count())
         if spent and not self.running:
-            self._conclusion, self.stopped = state.partial(spent), spent
+            self._conclude(state.partial(spent))
+            self.stopped = spent
             return Action.DONE
-        if spent or not isinstance(state.question, Ask) or len(self.running) >= self._trials.problem.jobs:
+        if spent or not isinstance(question, Ask) or len(self.running) >= problem.jobs:
             return Action.WAIT
-        question = state.question
-        trial = self._trials.begin(question, state.suspicion)
+        trial = self._trials.begin(question, state.suspicion, node)
         subset = self._trials.names(question.subset)
         configuration = configuration_of(subset, self._good, self._bad)
-        return self._begin(trial, configuration, subset, question.purpose, question.reason)
+        return self._begin(trial, configuration, subset, question.purpose, question.reason, node)
+
+    def _conclude(self, conclusion: Conclusion) -> None:
+        self._conclusion = replace(conclusion, notes=(*conclusion.notes, *self._trials.odd.values()))
 
     def _begin(
-        self, trial: FrozenTrial, configuration: Configuration, subset: Subset, purpose: Purpose, reason: str
-    ) -> _Begun:
+        self, trial: FrozenTrial, configuration: Configuration, subset: Subset, purpose: Purpose, reason: str,
+        node: str = "",
+    ) -> _Begun:  # fmt: skip
         """Take a trial that is written as begun among those that run."""
-        begun = _Begun(trial, TrialRequest(trial.number, configuration, subset, purpose, reason))
+        begun = _Begun(trial, TrialRequest(trial.number, configuration, subset, purpose, reason), node)
         self.running.append(begun)
         self._emit(TrialStarted(begun.request))
         return begun
@@ -418,7 +432,8 @@ class _Isolation:
 
     def asked(self, begun: _Begun) -> object:
         asked = getattr(self._runner, "asked", None)
-        return begun.request if asked is None else asked(begun.request)
+        plan = begun.request if asked is None else asked(begun.request)
+        return replace(plan, node=begun.node) if begun.node else plan
 
     def record(self, begun: _Begun, result: Any) -> None:
         if hasattr(self._runner, "told"):

@@ -144,7 +144,8 @@ class Study:
         # It has no parameters: Optuna lets no choices of a setting change, and the good side may until the search.
         number = self.store.begin({}, asked).number
         try:
-            run = self.trials.train(replace(plan, name=number))
+            home = self.answer.bad_run.node if self.answer.bad_run is not None else ""
+            run = self.trials.train(replace(plan, name=number, node=plan.node or home))
         except BaseException:
             self.store.void(number, Void.INTERRUPTED)
             raise
@@ -152,6 +153,20 @@ class Study:
         result = self.trials.judged(run) if ends else result_of(run, self.verdict_of(run))
         outcome = self.outcome_of_good(run) if good else result.outcome
         self.store.finish(number, result_attributes(result, outcome), outcome, result.intermediate)
+        bad = plan.purpose is Purpose.BAD_BASELINE
+        odd = outcome is not Outcome.PASS if good else bad and run.shown.signature is None
+        others = set(self.trials.engine.nodes) - {run.node} if odd and run.node and not plan.node else ()
+        if others:  # is it the node?
+            other = self.train(replace(plan, node=min(others)), limited)
+            if self.outcome_of_good(other) is Outcome.PASS if good else other.shown.signature is not None:
+                does = ("fails", "passes") if good else ("passes", "fails")
+                side = "good" if good else "bad"
+                self.note(
+                    f"The {side} configuration {does[0]} on {run.node} and {does[1]} on {other.node}: no more runs are "
+                    f"made on {run.node}."
+                )
+                self.trials.engine.leave_out({run.node})
+                return other
         if run.says_nothing:
             side = "bad" if plan.purpose is Purpose.BAD_BASELINE else "good"
             what = f"ended with exit status {run.seen.died.name}, so it cannot be run"

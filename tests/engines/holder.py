@@ -1,5 +1,5 @@
 """An engine process without a cluster: it holds so many sites on this machine (the first argument), each a node of its
-own, and starts one again that ends. `bisect_cfg.engines.sites` says what it reads and says."""
+own with one made-up GPU, and starts one again that ends. `bisect_cfg.engines.sites` says what it reads and says."""
 
 import json
 import subprocess
@@ -22,7 +22,9 @@ def hold(number, sites):
             stdout=subprocess.PIPE,
         )
         site.wait()
-        say(op="up", slot=number, node=f"node-{number}", devices=[], jobs=1)
+        say(op="up", slot=number, node=f"node-{number}", devices=[str(number)], jobs=1)
+        UP.add(number)
+        CHANGED.release()
         for line in site.stdout:
             say(op="line", slot=number, line=line.decode())
         if CLOSING.is_set():
@@ -31,9 +33,12 @@ def hold(number, sites):
 
 
 CLOSING, SITES = threading.Event(), {}
+UP, CHANGED = set(), threading.Semaphore(0)
 threads = [threading.Thread(target=hold, args=(number, SITES)) for number in range(int(sys.argv[1]))]
 for thread in threads:
     thread.start()
+while len(UP) < len(threads):
+    CHANGED.acquire()
 say(op="all_up")
 for line in sys.stdin:
     message = json.loads(line)

@@ -85,6 +85,30 @@ def test_trials_whose_sites_are_killed_run_again(tool: ForkedTool, held: None, w
     assert {row["outcome"] for row in study.result["trials"]} <= {"pass", "fail"}
 
 
+ON_ONE_NODE_IT_PASSES = """
+    import os
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4, weight_decay=0.1, bf16=True, temperature=0.9)
+    def step(number):
+        if args.bf16 and number == 2 and os.environ["CUDA_VISIBLE_DEVICES"] != "0":
+            raise ValueError("bf16 does it")
+
+    GRPOTrainer.steps = 4
+    GRPOTrainer(args, step).train()
+"""
+
+
+@pytest.mark.training
+def test_where_the_first_node_passes_everything_it_is_named_and_the_answer_is_right(
+    tool: ForkedTool, held: None
+) -> None:
+    script(tool.folder, ON_ONE_NODE_IT_PASSES)
+    options = ("--no-where", "--no-recommend", "--on", "ray", "--slots", 2)
+    study = tool.bisect("train.py", *options, study="s")
+    assert answer(study.result) == ("isolated", True, [["bf16"]])
+    said = "The bad configuration passes on node-0 and fails on node-1: no more runs are made on node-0."
+    assert said in study.result["notes"] and {row["node"] for row in study.result["trials"]} == {"node-1"}
+
+
 def all_of(tool: ForkedTool, whose: str) -> list[psutil.Process]:
     """The sites, or their supervisors."""
     sites = [one for one in tool.left() if "bisect_cfg.engines.site_process" in one.cmdline()]
@@ -141,7 +165,7 @@ def test_what_an_earlier_attempt_still_says_is_dropped(tmp_path: Path) -> None:
 def test_a_node_with_another_version_takes_no_trial_and_is_named(tmp_path: Path) -> None:
     with pretended(tmp_path, "differs") as (engine, notes):
         assert engine.slots == 1 and engine.cluster["nodes"] == ["node-0"]
-        assert notes == ["Not used: node-1 (torch 2.9.1, not 2.10.0)."]
+        assert notes == ["1 of 2 nodes has torch 2.9.1, not 2.10.0: not used (node-1)."]
         assert engine.submit(Plan(7, {}, None)).result(30).name == 7
 
 
