@@ -23,7 +23,7 @@ from bisect_cfg.runner.trials import Trials
 from bisect_cfg.runner.verdict import INVALID, Verdict
 from bisect_cfg.store.causes import Cause, Report
 from bisect_cfg.targets.captured import entries
-from bisect_cfg.targets.factors import DEFAULT, build_request
+from bisect_cfg.targets.factors import DEFAULT
 
 VERIFY_FACTOR = 4
 VERIFY_LEAST = 30
@@ -118,7 +118,7 @@ class Isolated:
         if not self._types:
             return None
         overrides = settings.overrides({**settings.bad, **changes})
-        answer = self._trials.site.checks.resolve(build_request(settings.capture.args, overrides))
+        answer = self._trials.site.checks.resolve(settings.build_request({**settings.bad, **changes}))
         if answer.error is not None:
             return None
         values = {name: value for name, value in answer.values.items() if not parameter(name).pinned}

@@ -61,7 +61,7 @@ def _compare(study: Study) -> bool:
     capture = read_capture(bad_run.traces.events.rows, configured=False)
     capture = capture.with_accelerate(_accelerate(study, capture))
     named, _ = typed_values(study.good_side, capture, "the good configuration")
-    capture = replace(capture, named=frozenset(named))
+    capture = replace(capture, named=named)
     say_what_is_not_in_force(study, bad_run)
     if not capture.args.built:
         study.note(

@@ -96,7 +96,7 @@ def _own_settings_vary(study: Study, run: Run) -> bool:
     packages = options.good_packages or any(name.startswith(PACKAGE) for name in (*study.good, *study.pins))
     if capture is None or packages or not study.target.trains:
         return False
-    capture = replace(capture, named=frozenset(study.good))
+    capture = replace(capture, named=study.good)
     own = capture.others.values()
     return any(not why_pinned(capture, source, key) for source in own for key in source.set_by_user)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 
 from bisect_cfg.common.configuration import Name, equal
@@ -28,6 +29,7 @@ from bisect_cfg.probe.protocol import (
     TrainBegin,
     TrainerBuilt,
 )
+from bisect_cfg.targets.computed import Computed, computed
 from bisect_cfg.targets.launch_settings import (
     DEEPSPEED_FILE_VARIABLE,
     SHARDING,
@@ -171,7 +173,7 @@ class Capture:
         accelerate: what it says of its settings, once it was asked (`with_accelerate`).
         deepspeed: the file that configures DeepSpeed, None if there is none.
         training: which one of the script's this is.
-        named: settings that the good side gives.
+        named: settings that the good side gives, with their values there.
     """
 
     args: Source
@@ -185,7 +187,7 @@ class Capture:
     asked: tuple[Asked, ...] = ()
     deepspeed: DeepSpeedFile | None = None
     training: NumberedTraining = NumberedTraining()
-    named: frozenset[str] = frozenset()
+    named: Row = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
     in_force: Mapping[str, Encoded] = field(default_factory=dict)
     accelerate: Accelerate = Accelerate()
@@ -195,6 +197,38 @@ class Capture:
         asked = asked_of(self.given, self.in_force, accelerate)
         in_file = () if self.deepspeed is None else asked_in_file(self.deepspeed.content)
         return replace(self, asked=(*asked, *in_file), accelerate=accelerate)
+
+    @cached_property
+    def own(self) -> Row:
+        """Name -> value of each setting of the script's own, and of each that its files leave to its defaults."""
+        raw = [(source, source.code.merged if source.kind == "script" else {}) for source in self._own_sources]
+        return {str(own.name(key)): value for own, left in raw for key, value in {**left, **own.raw}.items()}
+
+    @cached_property
+    def own_good(self) -> Row:
+        """The same where they are good, if that is known; of a variable what the code has where it is not set."""
+        found: Row = {}
+        for own in self._own_sources:
+            found |= {str(own.name(key)): value for key, value in own.defaults.items()}
+            unset = {key: value for key in own.raw if own.kind == "env" for value in own.code.default_of_variable(key)}
+            found |= {name: value for key, value in unset.items() if found.get(name := str(own.name(key))) is None}
+        return {name: {**found, **self.named}.get(name, value) for name, value in self.own.items()}
+
+    @cached_property
+    def computed(self) -> dict[str, Computed]:
+        """Name -> how the script computes it, of the fields of configuration objects that it makes of its own."""
+        found = {}
+        for own in self._own_sources[:1]:  # they all have the same code
+            for source in (one for one in (self.args, *self.others.values()) if one.kind not in OWN):
+                made = (
+                    (key, computed(key, value, own.code, self.own, self.own_good)) for key, value in source.raw.items()
+                )
+                found |= {str(source.name(key)): one for key, one in made if one is not None}
+        return found
+
+    @property
+    def _own_sources(self) -> list[Source]:
+        return [source for kind, source in self.others.items() if kind in OWN]
 
 
 NOTHING_SEEN = Capture(Source("args", 0, "", "", {}, {}, {}, {}), {}, (), (), {})
@@ -322,7 +356,8 @@ def own_settings(events: Sequence[Event]) -> dict[str, Source]:
             found[row.kind] = replace(own, index=min(own.index, row.index), words=words_at, **parts)
         elif isinstance(row, OwnDefaults) and (own := found.get(row.kind)) is not None:
             found[row.kind] = replace(own, defaults={**own.defaults, **row.defaults})
-    code = own_code(sorted({str(row.place[0]) for row in built if row.place}))
+    handed_to = {key for row in built if row.kind not in OWN for key in (*row.raw, *row.types)}
+    code = own_code(sorted({str(row.place[0]) for row in built if row.place}), sorted(handed_to))
     for kind, own in found.items():
         keys = [key for key in own.raw if kind == "script" and key not in own.flags]
         defaults = {key: value for key in keys for value in code.default_of(key)}

@@ -21,6 +21,7 @@ from bisect_cfg.common.parameters import parameter
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import NAMESPACE, BuildAnswer, Encoded
 from bisect_cfg.targets.captured import OWN, Capture, Row, Source, entries, has_tag, is_object, look_up, plain
+from bisect_cfg.targets.computed import Computed
 from bisect_cfg.targets.factors import DEFAULT, Build, Factor, Factors, build_request
 from bisect_cfg.targets.good import typed_values, value_in
 from bisect_cfg.targets.launch_settings import LAUNCHER, PROCESSES, PYTHON, launcher_levels, variable_levels
@@ -67,7 +68,7 @@ class Comparison:
         """
         good, unheard = typed_values(self.good, self.capture, "the good configuration")
         pins, also_unheard = typed_values(self.pins, self.capture, "--pin")
-        capture = replace(self.capture, named=self.capture.named | good.keys())
+        capture = replace(self.capture, named={**self.capture.named, **good})
         typed = replace(self, good=good, pins=pins, capture=capture)
         chosen, pinned = typed._of_training_config()
         resolved, kept, note = typed._valid_good(chosen)
@@ -90,7 +91,7 @@ class Comparison:
         factors = [replace(factor, own=typed._own_side(factor.name)) for factor in factors]
         left = self._left_out([factor.name for factor in factors])
         varied = tuple(factor for factor in factors if factor.name not in {*left, *pinned})
-        return Factors(capture, varied, pins, pinned | left, same, note)
+        return Factors(capture, varied, pins, pinned | left, same, note, tuple(typed._follows.items()))
 
     @cached_property
     def _made_of(self) -> dict[str, tuple[str, Encoded]]:
@@ -124,6 +125,30 @@ class Comparison:
         return own, variable_levels(own, self.good.get(own, self.good.get(name, unset)))[0]
 
     @cached_property
+    def _own_good(self) -> Row:
+        """Name -> value of the script's own settings in the good configuration: good where it varies, alone or with the
+        field that it is handed on to."""
+        own, good = self.capture.own, self.capture.own_good
+        places = [(str(one.own.name(one.key)), one.source, one.field) for one in handed_on(self.capture)]
+        places = [(name, source, field) for name, source, field in places if str(source.name(field)) in self._made_of]
+        places += [(name, self.capture.others[Name.of(name).space], Name.of(name).key) for name in own]
+        varies = {name for name, source, key in places if self._varies(source, key)}
+        return {name: good[name] if name in varies else value for name, value in own.items()}
+
+    def _varies(self, source: Source, key: str) -> bool:
+        name = str(source.name(key))
+        fixed = name in self.pins or left_out([name], self.only, self.excluded)
+        return not fixed and not why_pinned(self.capture, source, key)
+
+    @cached_property
+    def _follows(self) -> dict[str, Computed]:
+        """Name -> how the script computes it, of the fields that change with what varies of its own settings: none of
+        them varies by itself."""
+        differing = {name for name, value in self.capture.own.items() if not equal(value, self._own_good[name])}
+        named = {*self._made_of, *self.good, *self.pins}
+        return {name: one for name, one in self.capture.computed.items() if one.of & differing and name not in named}
+
+    @cached_property
     def _overridden(self) -> Row:
         """Key of the script's own file -> value there, of those whose place a flag has taken that has no default."""
         own = self.capture.others.get("script")
@@ -147,7 +172,7 @@ class Comparison:
         unsaid = {key: own.defaults[key] for key in own.flags if key in own.defaults and key not in own.set_by_user}
         if not own.raw.keys().isdisjoint(own.code.merged):
             unsaid |= {name: value for name, value in own.code.merged.items() if name not in own.raw}
-        keys = own.code.made_of.get(field, frozenset())
+        keys = own.code.made_of(field)
         found = [value for name, value in unsaid.items() if name.rpartition(".")[2] in keys]
         if len(found) != 1:
             return None
@@ -160,7 +185,9 @@ class Comparison:
         name = str(source.name(key))
         if name in self.good:
             return self.good[name]
-        _, good = self._made_of.get(name, ("", None))
+        how = self.capture.computed.get(name) if name in self._made_of else None
+        good = next(iter(how.value(self._own_good)), None) if how is not None else None
+        good = self._made_of.get(name, ("", None))[1] if good is None else good
         good = self._in_file(key) if good is None else good
         good = self._of_own_default(source, key) if good is None else good
         same = good is None or equal(good, look_up(source.defaults, key))
@@ -189,6 +216,8 @@ class Comparison:
         moved = [name.field for name in map(Name.of, self.good) if name.space == "args"]
         handed = [name.field for name in map(Name.of, self._made_of) if name.space == "args"]
         for setting in dict.fromkeys((*args.set_by_user, *moved, *handed)):
+            if setting in self._follows:
+                continue
             reason = why_pinned(self.capture, args, setting)
             for leaf in [setting] if reason else self._leaves(setting):
                 raw = look_up(args.raw, leaf)
@@ -220,7 +249,8 @@ class Comparison:
         """What the training config comes to with these settings at their good side, by name."""
         if not self.capture.args.built:
             return BuildAnswer({})
-        changes = {Name.of(name).full: value for name, value in {**self.pins, **resets}.items()}
+        follow = {name: value for name, how in self._follows.items() for value in how.value(self._own_good)}
+        changes = {Name.of(name).full: value for name, value in {**follow, **self.pins, **resets}.items()}
         return self.build(build_request(self.capture.args, changes))
 
     def _valid_good(self, chosen: Row) -> tuple[Row, tuple[str, ...], str]:
@@ -303,7 +333,7 @@ class Comparison:
         for key in dict.fromkeys((*set_by_user, *moved)):
             name, bad = str(source.name(key)), source.raw.get(key)
             reason = PINNED if name in self.pins else why_pinned(self.capture, source, key)
-            if source.kind != "load" and key not in known:
+            if (source.kind != "load" and key not in known) or name in self._follows:
                 continue
             if any(key.startswith(f"{whole}.") for whole in moved if isinstance(source.raw.get(whole), list)):
                 continue  # the good side has another list

@@ -9,6 +9,7 @@ from bisect_cfg.common.configuration import Configuration, Name, Value, equal
 from bisect_cfg.common.parameters import every
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, Encoded, Targets
 from bisect_cfg.targets.captured import NOTHING_SEEN, OWN, Capture, Row, Source, has_tag, look_up
+from bisect_cfg.targets.computed import Computed
 from bisect_cfg.targets.launch_settings import ACCELERATE, LAUNCHER, PROCESSES, PYTHON
 
 DEFAULT = {"$default": True}
@@ -51,6 +52,7 @@ class Factors:
         pinned: names the user set that are not varied, with the reason.
         same: names the user set to what the good configuration has anyway.
         note: what the good side keeps of the user's to be valid; "" if nothing.
+        follows: names of fields that the script computes of its own settings that vary, and how: they vary with those.
     """
 
     capture: Capture
@@ -59,6 +61,7 @@ class Factors:
     pinned: Mapping[str, str] = field(default_factory=dict)
     same: tuple[str, ...] = ()
     note: str = ""
+    follows: tuple[tuple[str, Computed], ...] = ()
 
     @property
     def seen(self) -> bool:
@@ -126,7 +129,10 @@ class Factors:
 
     def build_request(self, configuration: Configuration) -> BuildRequest:
         """Asks for this configuration's training config, without training."""
-        return build_request(self.capture.args, self.overrides(configuration))
+        changes = self.overrides(configuration)
+        own = self.capture.own | {name: value for name, value in changes.items() if Name.of(name).space in OWN}
+        follow = {Name.of(name).full: value for name, how in self.follows for value in how.value(own)}
+        return build_request(self.capture.args, follow | changes)
 
     def work(self, configuration: Configuration) -> float:
         """How much work a step of this configuration is, in arbitrary units; of a command nobody knows."""

@@ -15,7 +15,7 @@ from bisect_cfg.common.words import number_of
 from bisect_cfg.probe.protocol import Encoded
 from bisect_cfg.targets.interpreters import MOST_MODULES, modules_of, tree_of
 
-_READERS = ("get", "pop", "setdefault", "getattr", "getenv")
+READERS = ("get", "pop", "setdefault", "getattr", "getenv")
 """What reads a key, its default last: ``config.get("window", 4)``, ``getattr(config, "window", 4)``."""
 
 _KINDS = ("int", "float", "str", "bool", "list", "tuple")
@@ -37,14 +37,15 @@ class OwnCode:
     Attributes:
         defaults: (section, key) -> the one default that the code has for it; the section is "" where it is not seen.
         read: keys that the code reads by name for something other than a field of a configuration object.
-        made_of: field, argument or variable -> the keys and names from which the code makes it.
+        given: field -> the expressions that the code gives it, what its variables were given in their place
+            (``(every := args.every) or 500``).
         merged: key by its name with dots -> its value in a dictionary of defaults, with which a file is merged.
         variables: name -> the one plain value that variables of this name are given first.
     """
 
     defaults: Mapping[tuple[str, str], Encoded] = field(default_factory=dict)
     read: frozenset[str] = frozenset()
-    made_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    given: Mapping[str, list[ast.expr]] = field(default_factory=dict)
     merged: Mapping[str, Encoded] = field(default_factory=dict)
     variables: Mapping[str, Encoded] = field(default_factory=dict)
 
@@ -67,27 +68,34 @@ class OwnCode:
         numbers = [number_of(value) if isinstance(value, str) and value != "nan" else None for value in plain]
         return tuple(plain if number is None else number for number, plain in zip(numbers, plain, strict=True))
 
+    def made_of(self, field: str) -> set[str]:
+        """The keys and names of which the code makes a field."""
+        return {name for expression in self.given.get(field, ()) for name in names_in(expression)}
 
-def own_code(scripts: Iterable[str]) -> OwnCode:
-    """Read the code of scripts and of the modules beside them that they import."""
+
+def own_code(scripts: Iterable[str], fields: Iterable[str] = ()) -> OwnCode:
+    """Read the code of scripts and of the modules beside them that they import, and what it gives these fields."""
     paths = {path for script in scripts for path in (Path(script), *modules_of(Path(script)))}
     found: dict[tuple[str, str], list[Encoded]] = {}
     read: set[str] = set()
-    made_of: dict[str, frozenset[str]] = {}
     trees: list[ast.Module] = []
     for path in sorted(paths):
         try:
             tree = tree_of(path)
-            defaults, names, made = _said_by(tree)
+            defaults, names = _said_by(tree)
         except (OSError, ValueError, SyntaxError, RecursionError):  # it cannot be read
             continue
         trees.append(tree)
         read |= names
-        made_of |= {name: made_of.get(name, frozenset()) | keys for name, keys in made.items()}
         for key, value in defaults:
             found.setdefault(key, []).append(value)
     once = _agreed({**_of_parameters(trees), **found})
-    return OwnCode(once, frozenset(read), made_of, _agreed(_of_dictionaries(trees)), _agreed(_of_variables(trees)))
+    modules = [_module(tree) for tree in trees]
+    given = {
+        name: [_inlined(one, module, _STEPS) for module in modules for one in module.given.get(name, ())]
+        for name in fields
+    }
+    return OwnCode(once, frozenset(read), given, _agreed(_of_dictionaries(trees)), _agreed(_of_variables(trees)))
 
 
 def _agreed(found: Mapping[Key, list[Encoded]]) -> dict[Key, Encoded]:
@@ -95,17 +103,17 @@ def _agreed(found: Mapping[Key, list[Encoded]]) -> dict[Key, Encoded]:
 
 
 @functools.lru_cache(maxsize=MOST_MODULES)
-def _said_by(tree: ast.Module) -> tuple[list[tuple[tuple[str, str], Encoded]], set[str], dict[str, frozenset[str]]]:
-    """(Section, key) and default, as often as a module says one; the keys that it reads; and what it makes of which."""
+def _said_by(tree: ast.Module) -> tuple[list[tuple[tuple[str, str], Encoded]], set[str]]:
+    """(Section, key) and default, as often as a module says one; and the keys that it reads."""
     assigned = _module(tree).assigned
     defaults, read, handed = [], Counter(), Counter()
     for node in ast.walk(tree):
-        for key, default in _reads(node):
+        for key, default in reads(node):
             read[key] += 1
-            defaults += [((_section(node, assigned), key), value) for value in _literal(default, assigned)]
+            defaults += [((section_of(node, assigned), key), value) for value in _literal(default, assigned)]
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_CONFIGS):
-            handed.update(key for inner in ast.walk(node) for key, _ in _reads(inner))
-    return defaults, set(read - handed), _made_of(tree, assigned)
+            handed.update(key for inner in ast.walk(node) for key, _ in reads(inner))
+    return defaults, set(read - handed)
 
 
 class _Module(NamedTuple):
@@ -114,12 +122,16 @@ class _Module(NamedTuple):
     assigned: dict[str, ast.expr]  # variable -> what it was given, by the last assignment, or runs through
     defined: list[tuple[str, dict[str, tuple[Encoded, ...]]]]  # each function and class, its parameters' defaults
     calls: list[ast.Call]
+    given: dict[str, list[ast.expr]]  # keyword, key, variable or attribute -> all that it is given
+    parts: dict[tuple[str, str], ast.expr]  # variable and attribute or key of it -> what it was given
 
 
 @functools.lru_cache(maxsize=MOST_MODULES)
 def _module(tree: ast.Module) -> _Module:
     nodes = list(ast.walk(tree))
-    assigned = {}
+    assigned: dict[str, ast.expr] = {}
+    given: dict[str, list[ast.expr]] = {}
+    parts: dict[tuple[str, str], ast.expr] = {}
     for node in nodes:
         match node:
             case (
@@ -129,7 +141,20 @@ def _module(tree: ast.Module) -> _Module:
                 | ast.comprehension(target=ast.Name(id=name), iter=value)
             ):
                 assigned[name] = value
-    return _Module(assigned, list(_defined_in(nodes, assigned)), [one for one in nodes if isinstance(one, ast.Call)])
+        for name, value in _given_by(node):
+            given.setdefault(name, []).append(value)
+        match node:
+            case ast.Assign(
+                targets=[
+                    ast.Attribute(value=ast.Name(id=owner), attr=name)
+                    | ast.Subscript(value=ast.Name(id=owner), slice=ast.Constant(value=str(name)))
+                ],
+                value=value,
+            ):
+                parts[owner, name] = value
+    parts = {(owner, name): one for owner, value in assigned.items() for name, one in _given_by(value)} | parts
+    calls = [one for one in nodes if isinstance(one, ast.Call)]
+    return _Module(assigned, list(_defined_in(nodes, assigned)), calls, given, parts)
 
 
 def _literal(value: ast.expr | None, assigned: Mapping[str, ast.expr]) -> tuple[Encoded, ...]:
@@ -246,7 +271,7 @@ def _handed(
         if parameter is None:
             handed = {(key, name): default for name, default in parameters.items()}
         else:
-            handed = {(_section(value, assigned), key): parameters.get(parameter, ())} if key else {}
+            handed = {(section_of(value, assigned), key): parameters.get(parameter, ())} if key else {}
         yield from ((place, default) for place, defaults in handed.items() for default in defaults)
 
 
@@ -277,36 +302,62 @@ def _last_name(function: ast.expr) -> str:
     return getattr(function, "id", getattr(function, "attr", ""))
 
 
-def _made_of(tree: ast.AST, assigned: Mapping[str, ast.expr]) -> dict[str, frozenset[str]]:
-    """Field, argument or variable -> the keys and names in the expression that it is given, and in what those are."""
-    found: dict[str, frozenset[str]] = {}
-
-    def add(name: str, value: ast.expr) -> None:
-        found[name] = found.get(name, frozenset()) | _names_in(value, assigned, _STEPS)
-
-    for node in ast.walk(tree):
-        match node:
-            case ast.keyword(arg=str(name), value=value):
-                add(name, value)
-            case ast.Dict(keys=keys, values=values):
-                for key, value in zip(keys, values, strict=True):
-                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                        add(key.value, value)
-            case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)], value=value):
-                add(name, value)
-            case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(name)))], value=value):
-                add(name, value)
-    return found
+def _given_by(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Each field, argument or variable that a node of the code gives something, and what."""
+    match node:
+        case ast.Call(keywords=words):
+            yield from ((word.arg, word.value) for word in words if word.arg)
+        case ast.Dict(keys=keys, values=values):
+            for key, value in zip(keys, values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value, value
+        case (
+            ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)], value=value)
+            | ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(name)))], value=value)
+        ):
+            yield name, value
 
 
-def _names_in(value: ast.expr, assigned: Mapping[str, ast.expr], steps: int) -> frozenset[str]:
-    names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
-    keys = {key for node in ast.walk(value) for key, _ in _reads(node)}
-    inner = (_names_in(assigned[name], assigned, steps - 1) for name in names if name in assigned and steps)
-    return frozenset(names | keys).union(*inner)
+def _inlined(node: ast.AST, module: _Module, steps: int) -> ast.AST:
+    """The same with what its variables were given beside their names; of an object or a dictionary only what the one
+    attribute or key was given that is read."""
+    found = None
+    match node:
+        case ast.Name(id=name, ctx=ast.Load()):
+            found = module.assigned.get(name)
+        case (
+            ast.Attribute(value=ast.Name(id=owner), attr=name, ctx=ast.Load())
+            | ast.Subscript(value=ast.Name(id=owner), slice=ast.Constant(value=str(name)), ctx=ast.Load())
+        ):
+            found = module.parts.get((owner, name))
+    if found is not None and steps:
+        return ast.NamedExpr(ast.Name(name, ast.Store()), _inlined(found, module, steps - 1))
+
+    def within(value: object) -> object:
+        if isinstance(value, list):
+            return [within(one) for one in value]
+        return _inlined(value, module, steps) if isinstance(value, ast.AST) else value
+
+    return type(node)(**{part: within(value) for part, value in ast.iter_fields(node)})
 
 
-def _section(node: ast.AST, assigned: Mapping[str, ast.expr]) -> str:
+def names_in(expression: ast.AST) -> set[str]:
+    """The keys and names in an expression, not those of the objects that keys are read of."""
+    match expression:
+        case ast.NamedExpr(target=ast.Name(id=name), value=value):
+            return {name} | names_in(value)
+        case ast.Name(id=name):
+            return {name}
+        case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method not in READERS:
+            inner = [owner, *expression.args, *expression.keywords]
+        case _ if read := list(reads(expression)):
+            return {key for key, _ in read}.union(*(names_in(default) for _, default in read if default is not None))
+        case _:
+            inner = list(ast.iter_child_nodes(expression))
+    return set().union(*map(names_in, inner))
+
+
+def section_of(node: ast.AST, assigned: Mapping[str, ast.expr]) -> str:
     """The key under which stands what an expression reads a key of: ``config["reward"].get("window", 4)``, also by a
     name that was given to it; "" if it is not seen."""
     match node:
@@ -319,7 +370,7 @@ def _section(node: ast.AST, assigned: Mapping[str, ast.expr]) -> str:
 
 def _key_read(value: ast.expr, assigned: Mapping[str, ast.expr]) -> str:
     """The key that an expression reads by itself, "" if it reads none."""
-    return next((key for key, _ in _reads(_bare(value, assigned))), "")
+    return next((key for key, _ in reads(_bare(value, assigned))), "")
 
 
 def _bare(value: ast.expr, assigned: Mapping[str, ast.expr]) -> ast.expr:
@@ -327,6 +378,8 @@ def _bare(value: ast.expr, assigned: Mapping[str, ast.expr]) -> ast.expr:
     match value:
         case ast.Name(id=name) if name in assigned:
             return _bare(assigned[name], {})
+        case ast.NamedExpr(value=inner):
+            return _bare(inner, {})
         case ast.BoolOp(values=[first, *_]):  # ``config.get("reward") or {}``
             return _bare(first, {})
         case ast.Call(func=ast.Name(id=kind), args=[inner]) if kind in _KINDS:
@@ -334,7 +387,7 @@ def _bare(value: ast.expr, assigned: Mapping[str, ast.expr]) -> ast.expr:
     return value
 
 
-def _reads(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
+def reads(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
     """The key that an expression reads (of ``found["--cap"]`` it is `cap`), and the expression of its default if it has
     one."""
     match node:
@@ -342,7 +395,7 @@ def _reads(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
             yield _word(key), None
         case ast.Attribute(attr=key, ctx=ast.Load()):
             yield key, None
-        case ast.Call(func=ast.Attribute(attr=reader) | ast.Name(id=reader), args=args) if reader in _READERS:
+        case ast.Call(func=ast.Attribute(attr=reader) | ast.Name(id=reader), args=args) if reader in READERS:
             match args[reader == "getattr" :]:
                 case [ast.Constant(value=str(key)), *default]:
                     yield _word(key), default[0] if default else None

@@ -18,6 +18,7 @@ from bisect_cfg.probe.protocol import Encoded, ForkPoint
 from bisect_cfg.probe.redact import HIDDEN, is_secret_name
 from bisect_cfg.targets.captured import OWN, Capture, Source, entries, has_tag, look_up
 from bisect_cfg.targets.good import value_in
+from bisect_cfg.targets.own_code import names_in
 
 MASKED = {"$secret": HIDDEN}
 """What the probe sends in place of a secret that it knows by its name."""
@@ -148,11 +149,11 @@ def handed_on(capture: Capture) -> list[HandedOn]:
         for key in own.set_by_user
         for source in sources
         if source.kind not in OWN
-        for field in _fields_made_of(source, own, key)
+        for field in _fields_made_of(capture, source, own, key)
     ]
 
 
-def _fields_made_of(source: Source, own: Source, key: str) -> list[str]:
+def _fields_made_of(capture: Capture, source: Source, own: Source, key: str) -> list[str]:
     """The fields of a configuration object that hold a setting of the script's own: those that hold the very value, one
     of the same name, and those that the code makes of it. A variable is text, whatever is made of it."""
     value = own.raw[key] if own.kind != "env" else value_in(own.raw[key])
@@ -163,9 +164,20 @@ def _fields_made_of(source: Source, own: Source, key: str) -> list[str]:
     found += [last] if last in source.raw and equal(source.raw[last], value) else []
     found += [f"{parent}.{last}"] if last in within and equal(within[last], value) else []
     alike = (field for field in source.set_by_user if equal(source.raw[field], value))
-    named = {other.rpartition(".")[2] for other in own.raw if other != key and equal(own.raw[other], value)}
-    # An object holds all keys that it was made of: a field that another key fills by its name is not made of this one.
-    return found + [field for field in alike if last in own.code.made_of.get(field, ()) and field not in named]
+    found += [field for field in alike if last in own.code.made_of(field)]
+    return [field for field in found if _stands_for(capture, str(source.name(field)), str(own.name(key)))]
+
+
+def _stands_for(capture: Capture, name: str, own: str) -> bool:
+    """Whether a field that holds a setting of the script's own is one with it: it changes with that alone, and is it
+    at the good value too; or there the code has a value for it (``args.lr or 1e-5``), and makes nothing else of it."""
+    how, last, good = capture.computed.get(name), own.rpartition(".")[2], capture.own_good
+    if how is None or how.of != {own}:
+        return how is None
+    if how.value(good) in ((good[own],), (value_in(good[own]),), ()):
+        return True
+    read = {other.rpartition(".")[2] for other in good} & names_in(how.expression)
+    return read == {last} and [other for other, made in capture.computed.items() if own in made.of] == [name]
 
 
 def _is_of_model_config(capture: Capture, source: Source, key: str) -> bool:
@@ -204,7 +216,7 @@ def fork_point(capture: Capture) -> ForkPoint:
         if source is None or source.index != index or not source.used:
             continue
         if kind in OWN:
-            named = {key for key in source.raw if {key, str(source.name(key))} & capture.named}
+            named = {key for key in source.raw if {key, str(source.name(key))} & capture.named.keys()}
             ours = any(not why_pinned(capture, source, key) for key in {*source.set_by_user, *named}) or any(
                 one.own is source
                 and (one.key in source.defaults or one.key.rpartition(".")[2] in source.code.read)

@@ -183,7 +183,7 @@ def test_a_variable_that_the_script_reads_is_found(tool):
     found, result = causes(tool)
     assert [sorted(one) for one in found] == [["env.MIX", "env.TRICKY", "temperature"]]
     names = {name for row in result["trials"] for name in row["values"] if name.startswith("env.")}
-    assert names == {"env.MIX", "env.TRICKY", "env.LR"}
+    assert names == {"env.MIX", "env.TRICKY"}, "LR is the training config's learning_rate, and varied there"
     assert {row["start"] for row in result["trials"]} == {"cold", "config"}
 
 
@@ -213,12 +213,15 @@ def test_the_good_side_of_a_flag_is_what_good_says(tool):
     assert found == [["script.mix"]] and result["causes"][0]["parameters"]["script.mix"]["good"] == 0.3
 
 
-def test_what_the_script_makes_of_a_value_of_its_own_is_no_part_of_a_trial(tool):
-    """`weight_decay` follows the flag in the script: a trial without the flag keeps it as it is."""
+@pytest.mark.parametrize(("makes", "cause"), [
+    ("0.1 if given.tricky else 0.0", "script.tricky"), ("(lambda tricky: tricky / 10)(given.tricky)", "weight_decay"),
+], ids=["understood", "not_understood"])  # fmt: skip
+def test_a_field_follows_the_flag_of_which_the_code_is_seen_to_compute_it(tool, makes, cause):
+    """Of which it is not seen to, a trial without the flag keeps the field as it is."""
     script(tool.folder, ARGPARSE + TRAINS.format("args.weight_decay > 0.05").replace(
-        "weight_decay=0.1", "weight_decay=0.1 if given.tricky else 0.0"))  # fmt: skip
+        "weight_decay=0.1", f"weight_decay={makes}"))  # fmt: skip
     found, _ = causes(tool, "--", *FLAGS, "--dataset", "x")
-    assert found == [["weight_decay"]]
+    assert found == [[cause]]
 
 
 DATACLASS = """
