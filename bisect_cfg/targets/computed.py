@@ -78,9 +78,10 @@ def computed(
                 or value_of(expression, {**good, name: bad[name]}) != then
             )
         )
-        if of:
-            found.append((Computed(expression, of), then))
-    return found[0][0] if found and all(then == found[0][1] for _, then in found) else None
+        found.append((Computed(expression, of), then))
+    # One that changes with nothing may be of this field, and the others of one that has its name.
+    agreed = [one for one, then in found if then == found[0][1]]
+    return next((one for one in agreed if one.of), None) if len(agreed) == len(found) else None
 
 
 def value_of(expression: ast.expr, own: Mapping[str, Encoded]) -> tuple[Encoded, ...]:

@@ -141,18 +141,13 @@ def _module(tree: ast.Module) -> _Module:
                 | ast.comprehension(target=ast.Name(id=name), iter=value)
             ):
                 assigned[name] = value
-        for name, value in _given_by(node):
-            given.setdefault(name, []).append(value)
-        match node:
-            case ast.Assign(
-                targets=[
-                    ast.Attribute(value=ast.Name(id=owner), attr=name)
-                    | ast.Subscript(value=ast.Name(id=owner), slice=ast.Constant(value=str(name)))
-                ],
-                value=value,
+            case (
+                ast.Assign(targets=[ast.Attribute(value=ast.Name(id=owner), attr=name)], value=value)
+                | ast.Assign(targets=[ast.Subscript(ast.Name(id=owner), ast.Constant(str(name)))], value=value)
             ):
                 parts[owner, name] = value
-    parts = {(owner, name): one for owner, value in assigned.items() for name, one in _given_by(value)} | parts
+        for name, value in _given_by(node):
+            given.setdefault(name, []).append(value)
     calls = [one for one in nodes if isinstance(one, ast.Call)]
     return _Module(assigned, list(_defined_in(nodes, assigned)), calls, given, parts)
 
@@ -318,18 +313,22 @@ def _given_by(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             yield name, value
 
 
-def _inlined(node: ast.AST, module: _Module, steps: int) -> ast.AST:
-    """The same with what its variables were given beside their names; of an object or a dictionary only what the one
-    attribute or key was given that is read."""
-    found = None
+def _part(node: ast.AST, module: _Module) -> tuple[str, ast.expr | None]:
+    """The name of a variable, or of an attribute or key that is read, and what that was given; None if it is not seen.
+    Of an object or a dictionary it is what that one part was given."""
     match node:
         case ast.Name(id=name, ctx=ast.Load()):
-            found = module.assigned.get(name)
-        case (
-            ast.Attribute(value=ast.Name(id=owner), attr=name, ctx=ast.Load())
-            | ast.Subscript(value=ast.Name(id=owner), slice=ast.Constant(value=str(name)), ctx=ast.Load())
-        ):
-            found = module.parts.get((owner, name))
+            return name, module.assigned.get(name)
+        case ast.Attribute(owner, name, ast.Load()) | ast.Subscript(owner, ast.Constant(str(name)), ast.Load()):
+            _, whole = _part(owner, module)
+            given = dict(_given_by(whole)) if whole is not None else {}
+            return name, module.parts.get((getattr(owner, "id", ""), name), given.get(name))
+    return "", None
+
+
+def _inlined(node: ast.AST, module: _Module, steps: int) -> ast.AST:
+    """The same with what its variables, and the parts of them that it reads, were given beside their names."""
+    name, found = _part(node, module)
     if found is not None and steps:
         return ast.NamedExpr(ast.Name(name, ast.Store()), _inlined(found, module, steps - 1))
 

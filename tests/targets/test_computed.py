@@ -96,6 +96,7 @@ def test_a_field_of_a_flag_without_a_good_value_or_with_a_name_that_is_pinned_is
     ("learning_rate=rate * 2", 0.2, 0.02), ("learning_rate=max(float(args.rate), 0.05) - 0.05", 0.05, 0.0),
     ("learning_rate=0.5 if 0.05 < cfg['rate'] <= 0.2 else -1", 0.5, -1), ("learning_rate=half(args.rate)", 0.05, None),
     ("learning_rate=args.rate * 2", 0.7, None),  # not what the run had
+    ("learning_rate=args.rate * 2); Other(learning_rate=0.2", 0.2, None),  # which of them is it?
     ("learning_rate=(lambda x: x)(args.rate) * 2", 0.2, None), ("learning_rate=args.rate * scale", 0.2, None),
 ])  # fmt: skip
 def test_what_can_be_worked_out_follows(tmp_path, code, value, good):
@@ -126,6 +127,7 @@ def test_what_stands_in_for_a_flag_that_is_not_given_is_the_good_value(tmp_path)
     ("Own(size=args.length, blocks=args.blocks)", "config.size"),
     ("{'size': args.length, 'blocks': args.blocks}", "config['size']"),
     ("Own(blocks=args.blocks)\nconfig.size = args.length", "config.size"),
+    ("Own(part={'size': args.length, 'blocks': args.blocks})", "config.part['size']"),
 ])  # fmt: skip
 def test_of_an_object_only_the_part_is_followed_that_is_read(tmp_path, holds, read):
     code = f"config = {holds}\nGRPOConfig(eval_size={read})"
