@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from bisect_cfg.common.failures.tracebacks import source_of
 from bisect_cfg.explain.events import RAISED, STATUS, Event
 
 LONGEST = 160
@@ -60,10 +61,6 @@ _CURE = re.compile(
 )
 """A sentence of a message that says what to do."""
 
-_PACKAGE = re.compile(
-    r"(?:site|dist)-packages[/\\](?P<name>\w+)|[/\\](?P<source>trl|transformers|vllm|verl|openrlhf|torch)[/\\]"
-)
-_STANDARD = re.compile(r"[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages)|^<")
 _FIELD = re.compile(r"\{(?P<name>\w+)(?:\|(?P<default>[^{}]*(?:\{\w+\}[^{}]*)?))?\}")
 
 
@@ -102,24 +99,16 @@ def said_cure(message: str) -> str:
     return found["cure"].strip()[:LONGEST] if found else ""
 
 
-def package_of(file: str) -> str:
-    """The package that a file belongs to: its name, "python" for the standard library, "" for the user's own."""
-    if _STANDARD.search(file) or file.endswith((".pxi", ".pyx")):
-        return "python"  # a library's compiled code names its sources without a folder
-    found = _PACKAGE.search(file)
-    return (found["name"] or found["source"]) if found else ""
-
-
 def raised_in_own_file(event: Event) -> str:
     """File and line of the user's own code if the exception was raised there; "" otherwise."""
-    if event.weight != RAISED or not event.frames or package_of(event.frames[-1][0]):
+    if event.weight != RAISED or not event.frames or source_of(event.frames[-1][0])[0]:
         return ""
     return _place(event.frames[-1])
 
 
 def own_script(event: Event | None) -> str:
     """The user's script in a traceback: its outermost frame, if that is nobody's package."""
-    if event is None or not event.frames or package_of(event.frames[0][0]):
+    if event is None or not event.frames or source_of(event.frames[0][0])[0]:
         return ""
     file = event.frames[0][0]
     return file if re.fullmatch(r"[\w./~+-]+\.py", file) else ""
@@ -132,7 +121,7 @@ def _place(frame: tuple[str, int, str]) -> str:
 
 def _filled(rule: Rule, caught: re.Match[str], event: Event) -> Advice:
     frame = event.frames[-1] if event.frames else None
-    packages = [package_of(one[0]) for one in event.frames]
+    packages = [source_of(one[0])[0] for one in event.frames]
     who = next((one for one in reversed(packages) if one not in ("python", "")), "") if packages else ""
     groups = {name: " ".join(value.split()) for name, value in caught.groupdict().items() if value}
     names = {

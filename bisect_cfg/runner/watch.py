@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from bisect_cfg.common.failures.tracebacks import source_of
 from bisect_cfg.common.json_files import digest, private
 from bisect_cfg.probe.protocol import STACK_SIGNAL, STACKS_FILE, Frame
 from bisect_cfg.runner.hang import IN_TRAINING, WITHIN, Patience, Place, Silence, heartbeat_in
@@ -24,9 +24,6 @@ POLL_SECONDS = 0.02
 
 STACK_DUMP_SECONDS = 1.0
 """How long a silent process gets to write its Python stacks."""
-
-_OF_OTHERS = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|/bisect_cfg/probe/|^<frozen")
-"""Files that are not the user's: of installed packages, of Python and of the probe."""
 
 LAST_SECONDS = 2.0
 """An exception that nothing has caught is the end of a run. The process gets this long to end by itself, with its
@@ -170,4 +167,4 @@ def _within(frames: list[Frame]) -> list[Frame]:
 
 
 def _is_own(frame: Frame) -> bool:
-    return _OF_OTHERS.search(frame[0]) is None
+    return not source_of(frame[0])[0]

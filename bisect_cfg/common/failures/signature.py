@@ -27,7 +27,7 @@ from typing import BinaryIO
 from bisect_cfg.common.failures.excerpt import LogLine, read_excerpt
 from bisect_cfg.common.failures.health import SILENT_KINDS
 from bisect_cfg.common.failures.signals import SENT_BY_OTHERS, signal_name, signals
-from bisect_cfg.common.failures.tracebacks import Traceback, tracebacks
+from bisect_cfg.common.failures.tracebacks import Traceback, source_of, tracebacks
 from bisect_cfg.common.json_files import Json
 from bisect_cfg.common.text import normalise
 
@@ -108,12 +108,9 @@ _MACHINERY = (
     "torch._compile",
     "bisect_cfg.",
 )
+
+
 # A checkout of one of these may lie in any folder; its modules are still named from the package down.
-_PACKAGES = {
-    "accelerate", "deepspeed", "openrlhf", "peft", "torch", "transformers", "trl", "unsloth", "verl", "vllm",
-}  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Signature:
     """What makes two failures the same one.
@@ -273,25 +270,8 @@ def _signal(name: str, lines: Sequence[LogLine]) -> Signature:
 
 
 def _where(frames: Sequence[tuple[str, str]]) -> str:
-    named = [(_module(file), function) for file, function in frames]
+    named = [(source_of(file)[1], function) for file, function in frames]
     for module, function in reversed(named):
         if module and not module.startswith(_MACHINERY):
             return f"{module}:{function}"
     return ""
-
-
-def _module(file: str) -> str:
-    """The dotted module of a source file, the same on every machine; "" where there is no file."""
-    if "ipykernel" in file or file.startswith(("<ipython-input", "<stdin>")):
-        return "__main__"
-    if file.startswith("<"):
-        return ""
-    parts = re.split(r"[/\\]", file)
-    parts[-1] = parts[-1].removesuffix(".py")
-    start = len(parts) - 1  # a user's script: its place on disk says nothing
-    for index, part in enumerate(parts[:-1]):
-        if part in ("site-packages", "dist-packages") or re.fullmatch(r"python3\.\d+", part):
-            start = index + 1
-    if start == len(parts) - 1:
-        start = next((index for index in reversed(range(start)) if parts[index] in _PACKAGES), start)
-    return ".".join(parts[start:]).removesuffix(".__init__")

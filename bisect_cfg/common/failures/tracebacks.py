@@ -29,6 +29,12 @@ REPORTED = ("--- Logging error", "Exception ignored in")
 _BEGIN = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_PACKAGES = {
+    "accelerate", "bisect_cfg", "deepspeed", "openrlhf", "peft", "torch", "transformers", "trl", "unsloth", "verl",
+    "vllm",
+}  # fmt: skip
+"""Whose files are known outside of an installation too."""
+
 _BOX = re.compile(r"^[│┃║|] ?|\s*[│┃║|]$")
 
 
@@ -102,3 +108,26 @@ def _follow(lines: Iterable[LogLine]) -> Iterator[Traceback]:
             finished[who] = unfinished.pop(who)
             yield current
     yield from (one for one in unfinished.values() if one.frames)
+
+
+def source_of(file: str) -> tuple[str, str]:
+    """Whose code a file of a stack is: a package's name, "python" of the standard library and of what has no file, ""
+    of the user; and its dotted module, the same on every machine, "" where there is no file."""
+    if "ipykernel" in file or file.startswith(("<ipython-input", "<stdin>")):
+        return "", "__main__"
+    if file.startswith("<"):
+        return "python", ""
+    *folders, name = re.split(r"[/\\]", file)
+    parts = [*folders, name.removesuffix(".py")]
+    start, owner = len(folders), ""  # a user's script: its place on disk says nothing
+    for index, part in enumerate(folders):
+        if part in ("site-packages", "dist-packages"):
+            start, owner = index + 1, parts[index + 1]
+        elif re.fullmatch(r"python3\.\d+", part):
+            start, owner = index + 1, "python"
+    if not owner:
+        start = next((index for index in reversed(range(start)) if parts[index] in _PACKAGES), start)
+        owner = parts[start] if start < len(folders) else ""
+    if name.endswith((".pxi", ".pyx")):  # a library's compiled code names its sources without a folder
+        owner = "python"
+    return owner, ".".join(parts[start:]).removesuffix(".__init__")

@@ -16,6 +16,7 @@ from bisect_cfg.common.failures.signature import (
     is_sampling_error,
     normalise,
 )
+from bisect_cfg.common.failures.tracebacks import source_of
 
 PROBABILITY = (
     "../aten/src/ATen/native/cuda/TensorCompare.cu:110: _assert_async_cuda_kernel: block: [0,0,0], "
@@ -255,3 +256,15 @@ def test_reruns_share_theirs(name: str) -> None:
 def test_junk_is_no_failure_and_no_crash() -> None:
     junk = bytes(range(256)) * 4096 + b"\xe6\xb5" + b"\n" + b"x" * 300_000
     assert from_log(io.BytesIO(junk)) is None
+
+
+@pytest.mark.parametrize(("file", "owner", "module"), [
+    ("/v/lib/python3.11/site-packages/trl/trainer/grpo.py", "trl", "trl.trainer.grpo"),
+    ("/v/lib/python3.11/site-packages/six.py", "six", "six"),
+    ("C:\\v\\site-packages\\peft\\__init__.py", "peft", "peft"),
+    ("/usr/lib/python3.12/asyncio/runners.py", "python", "asyncio.runners"), ("/src/vllm/vllm/engine.py", "vllm",
+     "vllm.engine"), ("<frozen runpy>", "python", ""), ("aten/x.pyx", "python", "x.pyx"),
+    ("/home/me/train.py", "", "train"), ("<ipython-input-3-9e>", "", "__main__"),
+])  # fmt: skip
+def test_whose_a_file_of_a_stack_is(file, owner, module):
+    assert source_of(file) == (owner, module)
