@@ -280,6 +280,9 @@ class SiteEngine:
             for slot, attempt in self._running():
                 if attempt.plan.name == name:
                     self._say(slot, op="end", name=name)
+            for attempt in [one for one in self._waiting if one.plan.name == name]:  # it has lost its place
+                self._waiting.remove(attempt)
+                attempt.future.set_result(Result(name))
 
     def interrupt(self) -> None:
         """End all runs, see `Engine`; what has not ended in time is given up."""

@@ -113,6 +113,29 @@ def look(problem: Problem, records: Iterable[Record]) -> State:
     return state
 
 
+def not_needed(problem: Problem, records: Iterable[Record]) -> set[int]:
+    """Numbers of the running trials whose outcomes follow from what was seen since they were asked for, and that would
+    not be asked for now."""
+    known = tuple(records)
+    counts = Counts(known)
+    if counts.contradictory:  # nothing follows from anything
+        return set()
+    failed = [mask for mask in counts.failed if mask]
+    implied = {
+        record.number: record.subset
+        for record in known
+        if record.outcome is None and record.subset not in (0, problem.full) and not record.node
+        if holds(record.subset, failed) or any(record.subset & mask == record.subset for mask in counts.passed)
+    }
+    left = [record for record in known if record.number not in implied]
+    wanted: list[int] = []
+    free = problem.jobs - sum(record.outcome is None for record in left)
+    while implied and len(wanted) < free and isinstance(ask := look(problem, left).question, Ask):
+        wanted.append(ask.subset)
+        left.append(Record(ask.subset, None, ask.purpose, left[-1].number + 1, companions=ask.companions))
+    return {number for number, subset in implied.items() if subset not in wanted}
+
+
 def trials_left(suspects: int, some_known: bool) -> tuple[int, int]:
     """The least and the most trials that are still to be expected, if the failure shows whenever it can.
 

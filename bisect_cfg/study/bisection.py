@@ -12,7 +12,7 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Unpack
@@ -53,7 +53,7 @@ from bisect_cfg.report.events import (
     TrialStarted,
 )
 from bisect_cfg.runner.function import UNUSABLE, FunctionRunner, TrialFunction, identity_of, result_of_answer
-from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look
+from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look, not_needed
 from bisect_cfg.search.problem import bits
 from bisect_cfg.store.causes import Levels, Report, Trial
 from bisect_cfg.store.encoding import SUBSET, WANTED
@@ -331,13 +331,14 @@ class Bisection:
 with_options(Bisection, OF_BISECTIONS)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Begun:
-    """A trial that runs."""
+    """A trial that runs; `needed` ends when its result cannot change anything any more."""
 
     trial: FrozenTrial
     request: TrialRequest
     node: str = ""  # where it is to run; "": anywhere
+    needed: bool = True
 
 
 class _Isolation:
@@ -356,6 +357,7 @@ class _Isolation:
         self._limits = Limits()
         self._conclusion, self.stopped = Conclusion(Status.INCONCLUSIVE), ""
         self.running: list[_Begun] = []
+        self._came = False  # whether something has come since it was looked what is not needed any more
         self._announced: set[int] = set()
         # A decision multiplies small matrices; more threads make it no faster, and would take the cores of a trial.
         self._threads = ThreadpoolController()
@@ -386,6 +388,8 @@ class _Isolation:
         records = self._trials.records()
         with self._threads.limit(limits=1, user_api="blas"):
             state = look(problem, records)
+            if len(self.running) > 1 and self._came and hasattr(self._runner, "engine"):  # which can end them
+                self._end(not_needed(problem, records))
         self._announce(state)
         question, concluded = state.question, None
         if isinstance(question, Done):
@@ -406,6 +410,14 @@ class _Isolation:
         subset = self._trials.names(question.subset)
         configuration = configuration_of(subset, self._good, self._bad)
         return self._begin(trial, configuration, subset, question.purpose, question.reason, node)
+
+    def _end(self, numbers: Collection[int]) -> None:
+        """End trials that are not needed any more."""
+        self._came = False
+        for begun in self.running:
+            if begun.needed and begun.trial.number in numbers:
+                begun.needed = False
+                self._at.end(begun.trial.number)
 
     def _conclude(self, conclusion: Conclusion) -> None:
         self._conclusion = replace(conclusion, notes=(*conclusion.notes, *self._trials.odd.values()))
@@ -436,6 +448,11 @@ class _Isolation:
         return replace(plan, node=begun.node) if begun.node else plan
 
     def record(self, begun: _Begun, result: Any) -> None:
+        self._came = True
+        if not begun.needed:
+            self._trials.store.void(begun.trial.number, Void.NOT_NEEDED)
+            self.running.remove(begun)
+            return
         if hasattr(self._runner, "told"):
             result = self._runner.told(result)
         outcome = self._trials.finish(begun.trial, result)

@@ -77,7 +77,8 @@ class Simulated(sites.SiteEngine):
     ) -> None:
         self.clock, self.notes, self.outcome = clock, [], outcome
         self.disk: dict[int | str, tuple[Outcome, str]] = {}  # what the runs of plans have shown, and where
-        self.runs, self.deadly = 0, set()
+        self.faulted: set[int | str] = set()
+        self.runs, self.ended, self.study, self.deadly = 0, 0, 0, set()
         self.did: dict[str, int] = dict.fromkeys(chaos, 0)
         self._rng, self._chaos, self._versions = random.Random(seed), chaos, versions or {}
         self._made = [Made(slot, node) for slot, node in enumerate(nodes)]
@@ -96,6 +97,10 @@ class Simulated(sites.SiteEngine):
         self._later(0.0, lambda: self._hear({"op": "all_up"}))
         self._later(TICK, self._tick)
         return SimpleNamespace(stdin=SimpleNamespace(close=lambda: None), wait=lambda seconds: None)
+
+    def end(self, name: int | str) -> None:
+        self.ended += 1
+        super().end(f"{self.study}-{name}")
 
     def _wait_for(self, there: Callable[[], object]) -> None:
         self.go_on_until(lambda: self._failed or there())
@@ -167,7 +172,8 @@ class Simulated(sites.SiteEngine):
         if what == "dies" or plan.name in self.deadly:
             away = self._rng.choice((1.0, 30.0, 300.0, 3000.0))
             self._later(seconds * self._rng.random(), self._in_this_life(site, lambda: self._take_down(site, away)))
-        elif what == "faults":
+        elif what == "faults" and plan.name not in self.faulted:  # the same fault everywhere ends the study
+            self.faulted.add(plan.name)
             self._later(seconds, self._alive(site, op="answer", number=number, fault=["OSError: no space left"]))
         else:
             if what == "hangs":
@@ -252,6 +258,7 @@ class Runner:
         raise NotImplementedError
 
     def asked(self, request: TrialRequest) -> Plan:
+        self.engine.study = self.study
         return Plan(f"{self.study}-{request.number}", request.configuration, None)
 
     def told(self, result: Result) -> TrialResult:

@@ -54,7 +54,7 @@ def test_whatever_sites_do_each_answer_is_right_or_says_that_it_is_none(
                 told = oracle.run(mask(row.values))
                 assert row.outcome == ("unresolved" if row.signature == "lost" else told.value), (now, row)
             assert not engine._running() and not engine._waiting
-        assert right >= BISECTIONS * 2 / 3 and all(engine.did.values()), (right, engine.did)
+        assert right >= BISECTIONS * 2 / 3 and engine.ended and all(engine.did.values()), (right, engine.did)
 
 
 @pytest.mark.parametrize("trials", [600, slow(5000)])

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tools import slow
 
 from bisect_cfg.common.configuration import Outcome
-from bisect_cfg.search import Ask, Problem, Record, look, next_question
+from bisect_cfg.search import Ask, Problem, Record, look, next_question, not_needed
 from bisect_cfg.search.problem import minimal_hitting_sets
 from tests.search.measure import exact
-from tests.search.oracles import Oracle, complaint, draw, holds, solve
+from tests.search.oracles import Oracle, complaint, draw, holds, recorded, solve
 
 
 class Remembered:
@@ -193,3 +193,19 @@ def test_what_is_left_lies_within_the_range_that_is_told():
         widths.setdefault(told[0][1], []).append(told[-2][1])
     assert sum(within) > 0.95 * len(within)
     assert all(max(last) < first for first, last in widths.items())
+
+
+@pytest.mark.parametrize(
+    ("runs", "unneeded"),
+    [
+        ("abcdef:F -:P a:F abcde:?", {3}),  # holds the cause
+        ("abcdef:F -:P abc:P ab:?", {3}),  # within what passed
+        ("abcdef:F -:P abc:P def:?", set()),  # nobody knows
+        ("abcdef:F -:P a:F bcdef:?", set()),  # whether that cures
+        ("abcdef:F -:? a:F", set()),  # an end
+        ("abcdef:F -:P a:F ab:P abc:?", set()),  # what holds the cause has passed: nothing follows
+    ],
+)
+def test_a_running_trial_is_not_needed_once_its_outcome_follows(runs: str, unneeded: set[int]) -> None:
+    problem = Problem(tuple("abcdef"), jobs=2)
+    assert not_needed(problem, recorded(runs)) == unneeded
