@@ -1,8 +1,9 @@
 """Which remedy next, and when there are enough: pure, from the recorded runs.
 
-The remedy that gives up least is followed until it is verified; if it has to step back so far that another one gives up
-less, that one takes its place. Others follow in the same order, until as many are verified as were asked for. What is
-left is known and not tried.
+The remedy that is guessed to give up least is followed until it is verified; how far each of the others could go is not
+looked for, which takes several runs each. If a verification makes it step back so far that another one gives up less,
+that one takes its place. Others follow in the same order, until as many are verified as were asked for. What is left is
+known and not tried.
 """
 
 from __future__ import annotations
@@ -69,10 +70,12 @@ def left(terms: Terms, runs: Sequence[Ran]) -> Left:
 
 
 def _price(remedy: Remedy, keep: Collection[str]) -> tuple[float, ...]:
-    """What remedies are followed in the order of: what each gives up, or is guessed to."""
+    """What remedies are followed in the order of: what each is guessed to give up; once it has stepped back, what it
+    does."""
     if remedy.status is RemedyStatus.REJECTED:
         return (math.inf,)
-    return price(remedy.proposal, {**remedy.changes, **guessed(remedy.proposal, remedy.open_ranges)}, keep)
+    open_ranges = remedy.open_ranges if remedy.stepped_back else remedy.changes
+    return price(remedy.proposal, {**remedy.changes, **guessed(remedy.proposal, open_ranges)}, keep)
 
 
 def _same(left: Remedy, right: Remedy) -> bool:

@@ -96,6 +96,14 @@ def test_a_remedy_that_steps_back_behind_another_has_to_wait():
     assert 1 <= len(before) <= 2, "it stepped back to the end before the other had its turn"
 
 
+def test_a_remedy_that_trains_is_verified_before_others_are_looked_at():
+    """However little of the way it can go."""
+    world = World(lambda configuration, steps: configuration["learning_rate"] <= 1.6e-6)
+    remedies = world.finish(case(proposals=[RATE, DTYPE]))
+    assert remedies[0].status == "verified" and world.changed() == ["learning_rate"]
+    assert loss(remedies[0].proposal, remedies[0].changes) > loss(DTYPE, DTYPE.changes)
+
+
 def test_two_remedies_that_come_to_the_same_are_one():
     found = look(case(proposals=[DTYPE, dataclasses.replace(DTYPE, why="again", merit=3)]), [])
     assert len(found.remedies) == 1
