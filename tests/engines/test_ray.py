@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tools import QUICK, Studied, until
+from tools import QUICK, Studied, recorded, until
 from toys import script
 
 from tests.engines.test_sites import SLOW, answer
@@ -192,6 +192,9 @@ def test_without_its_head_a_bisection_ends_and_goes_on_later(cluster: Cluster) -
     until(lambda: running(cluster, "s"), 200)
     process.send_signal(signal.SIGINT)
     assert "Run the same command again" in over(cluster, process, 130)
+    trials = next(iter(recorded(f"sqlite:///{cluster.folder / 's/study.db'}").values()))
+    assert all(trial.state.is_finished() for trial in trials)
+    assert "interrupted" in {trial.user_attrs.get("outcome") for trial in trials}
     process = cluster.bisect("s")
     until(lambda: running(cluster, "s"), 200)
     cluster.processes("gcs_server")[0].kill()
