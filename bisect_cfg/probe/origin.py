@@ -8,8 +8,8 @@ data. Half of that is wrong for a trial with other settings, and some for one wi
   ones. Here the moments come back, and the settings are those that this trial's optimizer was built with.
 - The schedule's saved state holds the old base rate. Here a new schedule is stepped as often as the saved one was: the
   rate is what this trial's schedule says of that step.
-- The place in the data is counted in optimizer steps, which other batch sizes make another place. Here it is counted in
-  prompts, and a step is what this trial makes of them.
+- The place in the data is counted in optimizer steps, which other batch sizes make another place. Here the rows that
+  the failing run took from there on come first (`dataset_rows`), so that both the step and the data are the user's.
 - TRL's sampler draws its order from a generator of its own, which begins anew: a later epoch would get the order of the
   first. Here the orders of the epochs that are over are drawn first.
 - TRL generates every so many batches, counted from where the process began. Here from the beginning of the training.
@@ -54,11 +54,12 @@ def set_orders(request):
     state.loading, state.wanted = "", None
 
 
-def begin(trainer, args, kwargs):
+def begin(trainer, steps, args, kwargs):
     """Have a training begin where this trial is to begin.
 
     Args:
         trainer: that is about to train.
+        steps: that this trial is to make; None: to its end.
         args: of its `train`.
         kwargs: the same.
 
@@ -69,7 +70,7 @@ def begin(trainer, args, kwargs):
     if origin is None:
         return args, kwargs, more
     intake = intake_of(trainer)
-    step = _first_step(trainer, origin, intake)
+    step = _first_step(trainer, origin, intake, needed or 1 if steps is None else steps + more)
     _keep_settings(trainer, origin, step)
     _watch_loading(trainer)
     if origin.checkpoint is None:
@@ -142,23 +143,25 @@ def _steps_per_epoch(intake, total):
     return max(math.ceil(units * intake.batches / intake.accumulated), 1)
 
 
-def _first_step(trainer, origin, intake):
-    """The step before which this trial has taken as many prompts as the user's run at the checkpoint; where it takes
-    them otherwise, the last one at which it takes new ones, so that none of what comes later is left out."""
-    step = origin.step
-    if origin.intake not in (None, intake):
-        data, whole = getattr(trainer, "train_dataset", None), 0  # steps of the epochs that are over
-        if hasattr(data, "__len__"):
-            epochs, step = divmod(step, _steps_per_epoch(origin.intake, len(data)))
-            whole = epochs * _steps_per_epoch(intake, len(data))
-        units = int(step * _prompts_per_step(origin.intake) // intake.prompts)
-        while units * intake.batches % intake.accumulated:
-            units -= 1
-        step = whole + units * intake.batches // intake.accumulated
-    if origin.checkpoint is None:  # where new completions begin, if nobody knew where that is
+def _first_step(trainer, origin, intake, wanted):
+    """The step before which this trial begins: that of the user's run, which a failure may depend on as well as on the
+    data. Of a training that would end within the steps that are `wanted` from there, as late as they allow. Where
+    completions are made otherwise than before, the last step at which new ones are."""
+    step, total = origin.step, _total_steps(trainer, intake)
+    if total is not None:
+        step = min(step, max(total - wanted, 0))
+    if origin.checkpoint is None or origin.intake not in (None, intake):
         while step * intake.accumulated % intake.batches:
             step -= 1
     return step
+
+
+def _total_steps(trainer, intake):
+    """Steps of this training; None if it does not say."""
+    args, data = trainer.args, getattr(trainer, "train_dataset", None)
+    if getattr(args, "max_steps", -1) > 0:
+        return args.max_steps
+    return math.ceil(args.num_train_epochs * _steps_per_epoch(intake, len(data))) if hasattr(data, "__len__") else None
 
 
 def _folder(trainer, origin, step):

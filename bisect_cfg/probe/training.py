@@ -219,7 +219,7 @@ def _watch(trainer, stage, args, kwargs):
     trainer.args.logging_nan_inf_filter = False  # it hides what we look for; it only concerns logging
     steps = None if stage else orders.steps
     if not stage:
-        args, kwargs, more = origin.begin(trainer, args, kwargs)
+        args, kwargs, more = origin.begin(trainer, steps, args, kwargs)
         dataset_rows.watch(trainer)
         steps = None if steps is None else steps + more
     module = sys.modules["transformers.trainer"]

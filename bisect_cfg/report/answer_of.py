@@ -229,12 +229,12 @@ def _in_one_process(found: Findings, subset: Sequence[str] | None) -> bool:
 
 
 def _counted_otherwise(found: Findings, trials: Iterable[int]) -> str:
-    """Where its trials take their data in other steps than the user's run, so that a step has another number."""
+    """Where its trials begin at another step than the user's run, so that a step has another number."""
     seen = (found.details.get(number, {}).get("observation") for number in trials)
     began = next((one["before"] for one in seen if one), None)
     if found.origin is None or not began or began == found.origin.step:
         return ""
-    return f" (its steps take other amounts of data than yours: it began at its step {began}, your {found.origin.step})"
+    return f" (that run began at its step {began}, in place of your {found.origin.step})"
 
 
 def _seen_once(found: Findings) -> Reproduction:

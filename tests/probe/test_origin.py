@@ -178,18 +178,18 @@ def test_a_changed_setting_is_in_force_as_if_it_had_been_from_the_start(checkpoi
 @pytest.mark.parametrize(
     ("changes", "step"),
     [
-        ({"gradient_accumulation_steps": 2}, 3),
-        slow({"num_generations": 2}, 3),
-        slow({"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}, 1),
-        slow({"num_iterations": 3}, 18),
+        ({"gradient_accumulation_steps": 2}, 6),
+        slow({"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}, 6),
+        slow({"num_iterations": 4}, 4),  # where new completions are made
         ({"steps_per_generation": 3, "gradient_accumulation_steps": 1}, 6),
+        ({"max_steps": 5}, 3),  # as late as its end allows
     ],
 )
-def test_the_place_in_the_data_is_counted_in_prompts(checkpoint_of, changes, step):
+def test_it_begins_at_the_step_of_the_checkpoint_whatever_a_step_takes(checkpoint_of, changes, step):
     checkpoint = checkpoint_of(6, max_steps=8)
-    again = checkpoint.run(steps=1, intake=Intake(1, 1, 1), **{**changes, "max_steps": 30})
+    again = checkpoint.run(steps=2, intake=Intake(1, 1, 1), **{"max_steps": 30, **changes})
     assert again.traces.event(Resumed).step == step, log(again)[-2000:]
-    assert kept(again)[0]["step"] == step + 1
+    assert [row["step"] for row in kept(again)] == [step + 1, step + 2]
 
 
 def test_what_it_does_every_so_many_steps_is_as_the_trial_says(checkpoint):
