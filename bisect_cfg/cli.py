@@ -17,7 +17,7 @@ import click
 
 from bisect_cfg import crash
 from bisect_cfg.errors import InputError
-from bisect_cfg.kinds import FILE, FOLDER, PROGRAM, SWITCH, Kind
+from bisect_cfg.kinds import CLUSTER, FILE, FOLDER, PROGRAM, SWITCH, Kind
 from bisect_cfg.options import EVERYDAY, OPTIONS, OUTPUT, SAFE_VALUES, SIMILAR, Option, options_of
 
 if TYPE_CHECKING:
@@ -338,11 +338,14 @@ def explain(logs: tuple[str, ...], **options: bool) -> int:
     params=[
         _own("fingerprint", FINGERPRINTS, "What doctor --json recorded elsewhere; several: compare them."),
         _own("python", PROGRAM, "Interpreter that trains.", "this one"),
+        _own("on", CLUSTER, "Compare all nodes of a cluster."),
         AS_JSON,
     ]
 )
 @click.argument("words", nargs=-1, type=_Type(FILE), metavar="[TARGET] [-- ARGUMENTS | -- LAUNCHER COMMAND]")
-def doctor(words: tuple[str, ...], fingerprint: tuple[str, ...], python: str | None, **options: bool) -> int:
+def doctor(
+    words: tuple[str, ...], fingerprint: tuple[str, ...], python: str | None, on: str | None, **options: bool
+) -> int:
     """Check environment and settings before you train.
 
     The script is run as it is, up to its trainer, and nothing is trained. On each GPU a few small matrix products and
@@ -353,12 +356,18 @@ def doctor(words: tuple[str, ...], fingerprint: tuple[str, ...], python: str | N
       bisect-cfg doctor train.py -- --lr 1e-6          and what the script sets
       bisect-cfg doctor -- accelerate launch train.py  its processes, compared
       bisect-cfg doctor --fingerprint their.json       another machine's
+      bisect-cfg doctor --on ray                       all nodes of a cluster
 
     Exit status: 0 no findings (notes do not count); 1 findings; 2 wrong usage or input.
     """
     from bisect_cfg.doctor.examine import examine
 
-    diagnosis = examine(words, python=python, recorded=fingerprint)
+    nodes = {}
+    if on is not None:
+        from bisect_cfg.engines.sites import EVERY_SLOT, fingerprints_of, ray_command
+
+        nodes = fingerprints_of(ray_command(on, EVERY_SLOT, None), python or sys.executable)
+    diagnosis = examine(words, python=python, recorded=fingerprint, nodes=nodes)
     if options["json"]:
         import json
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -87,10 +87,18 @@ class Diagnosis:
         return strict({"schema": SCHEMA, "clean": self.clean, **shown})
 
 
-def examine(words: Sequence[str] = (), *, python: str | None = None, recorded: Sequence[str] = ()) -> Diagnosis:
+def examine(
+    words: Sequence[str] = (),
+    *,
+    python: str | None = None,
+    recorded: Sequence[str] = (),
+    nodes: Mapping[str, Fingerprint] | None = None,
+) -> Diagnosis:
     """Examine an environment, and the configuration of a target (`words`: a script and its arguments, or a launcher's
-    whole command) if there is one. Recorded environments of other machines are judged in place of this one's."""
-    files = [read_recorded(path) for path in recorded]
+    whole command) if there is one. Environments of other machines, recorded ones and those of the nodes of a cluster,
+    are judged in place of this one's."""
+    files: list[tuple[Fingerprint, JsonObject | None]] = [read_recorded(path) for path in recorded]
+    files += [({**found, "rank": node, "host": node}, None) for node, found in sorted((nodes or {}).items())]
     inspection = _inspected(words, python) if words else None
     ranks = inspection.ranks if inspection else ()
     environments = [environment for environment, _ in files] or [rank.environment for rank in ranks] or [_here(python)]

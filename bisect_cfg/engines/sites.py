@@ -19,6 +19,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter, deque
@@ -41,6 +42,7 @@ from bisect_cfg.runner.ranks import FirstLaunch
 from bisect_cfg.runner.site import COLD_OTHER, Progress, Site
 from bisect_cfg.runner.starts import COLD
 from bisect_cfg.targets.captured import Capture
+from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.target import Target
 
 RAY = "ray"
@@ -49,6 +51,9 @@ RAY = "ray"
 MOST_SLOTS = 16
 """Trials at once if nothing else is said. Simulated with 19 settings, 16 slots are 4.6 times sooner than one for 2.8
 times its GPU time; 64 are 5.2 times sooner for 8.9 times."""
+
+EVERY_SLOT = 10_000
+"""More than any cluster has: where all nodes are to be seen."""
 
 LOST_TIMES = 3
 """What has lost its place so many times is not run again: it may be what takes the machine down."""
@@ -97,6 +102,23 @@ def ray_command(on: str, slots: int, gpus: int | None) -> list[str]:
     return [sys.executable, str(Path(__file__).with_name("ray_process.py")), json.dumps(about)]
 
 
+def fingerprints_of(command: Sequence[str], python: str) -> dict[str, Fingerprint]:
+    """Node -> what an interpreter finds there, of all nodes on which the engine process has sites. Nothing is run.
+
+    Raises:
+        InputError: there is no site.
+    """
+    found: dict[str, Fingerprint] = {}
+    target = Script(Path("none.py"), python=python)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            SiteEngine(command, target, Path(folder), slots=EVERY_SLOT, on_hello=found.__setitem__).close()
+    except InputError:  # no node can run trials, as none sees that folder
+        if not found:
+            raise
+    return found
+
+
 class _SiteLost(Exception):
     """The site that was asked is gone."""
 
@@ -140,6 +162,7 @@ class SiteEngine:
         environment: what trains here.
         on_progress: see `Progress`; called in a thread of its own.
         note: called with sentences for the user, in the same thread.
+        on_hello: called with each node that is heard of and what is installed there, in the same thread.
 
     Attributes:
         site: says what can be built and forked at the sites.
@@ -161,6 +184,7 @@ class SiteEngine:
         environment: Fingerprint | None = None,
         on_progress: Progress = lambda *told: None,
         note: Callable[[str], None] = lambda text: None,
+        on_hello: Callable[[str, Fingerprint], None] = lambda node, found: None,
     ) -> None:
         self.lost = 0
         self._nodes: set[str] = set()  # that have run, or can run, trials
@@ -176,7 +200,7 @@ class SiteEngine:
         self._closed = self._all_up = self._begun = False
         self._seen = time.monotonic()  # when a trial did not wait for a site last
         self._give_up_at: float | None = None  # when what was interrupted and has not ended is given up
-        self._on_progress, self._note = on_progress, note
+        self._on_progress, self._note, self._on_hello = on_progress, note, on_hello
         self._files, self._environment = dict(files or {}), environment or Fingerprint()
         self._gpus: str | None = None  # of the first site, whose study it is
         self._word = os.urandom(16).hex()
@@ -493,6 +517,7 @@ class SiteEngine:
         attempt = one.attempt
         if op == "hello":
             self._failures[slot] = 0
+            self._on_hello(one.node, message["fingerprint"])
             unlike = self._unlike(message)
             one.ready = not unlike
             if unlike:

@@ -109,6 +109,16 @@ def test_where_the_first_node_passes_everything_it_is_named_and_the_answer_is_ri
     assert said in study.result["notes"] and {row["node"] for row in study.result["trials"]} == {"node-1"}
 
 
+@pytest.mark.training
+def test_doctor_compares_all_nodes_and_runs_no_trial(tool: ForkedTool, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("pretend.py")), "differs"]
+    monkeypatch.setattr("bisect_cfg.engines.sites.ray_command", lambda on, slots, gpus: command)
+    said = tool("doctor", "--on", "ray")
+    assert said.status == 1 and "Not all processes have the same torch" in said.all, said.all
+    assert "2.10.0 on node-0; 2.9.1 on node-1" in said.all
+    tool.assert_nothing_left()
+
+
 def all_of(tool: ForkedTool, whose: str) -> list[psutil.Process]:
     """The sites, or their supervisors."""
     sites = [one for one in tool.left() if "bisect_cfg.engines.site_process" in one.cmdline()]
