@@ -250,7 +250,7 @@ class Site:
     def _follow(self, plan: Plan, start: str, folder: Path, child: Process) -> bool:
         """Stay with a run to its end, and write down how it ended, from when on it counts. False if its fork server
         went away, so that it says nothing."""
-        probed = self.target.probed
+        probed, made = self.target.probed, folder.stat()
         traces = Traces(folder, printed=not probed)
         ending = watch(
             Training(child, traces) if probed else child,
@@ -263,6 +263,8 @@ class Site:
         )
         if ending.exit_code is not None and child.lost:
             return False
+        if not os.path.samestat(made, folder.stat()):
+            raise KeyboardInterrupt  # this machine stood still and was given up: the run is made elsewhere
         if plan.instruments is not None:  # what is slow under instruments says nothing of other runs
             ending = Ending(ending.exit_code, ending.hang, ending.seconds, costly=ending.costly)
         traces.read()

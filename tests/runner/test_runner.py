@@ -250,3 +250,19 @@ def test_interrupt_ends_a_running_trial(bench):
     bench.site._interrupted.clear()
     bench.assert_nothing_left()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_run_that_was_made_anew_meanwhile_writes_nothing_into_the_folder_of_the_new_one(bench, monkeypatch):
+    """As where a machine stands still, its site is given up, and it wakes up."""
+
+    def made_anew(name, *told):
+        folder = bench.site.folder / "trials" / str(name)
+        if not folder.with_name(f"{name}.interrupted-0").exists():
+            folder.rename(folder.with_name(f"{name}.interrupted-0"))
+            folder.mkdir()
+
+    monkeypatch.setattr(bench.site, "_on_progress", made_anew)
+    with pytest.raises(KeyboardInterrupt):
+        bench("fine")
+    assert list((bench.site.folder / "trials" / str(bench.count)).glob("ending.json")) == []
+    bench.assert_nothing_left()
