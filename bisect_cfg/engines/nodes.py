@@ -194,7 +194,12 @@ def without_lost(problem: Problem, records: Sequence[Record], conclusion: Conclu
     ran = {record.subset for record in records if record.outcome in (Outcome.PASS, Outcome.FAIL)}
     passed = [record.subset for record in records if record.outcome is Outcome.PASS]
     lost = {record.subset for record in records if record.other.startswith(LOST)} - ran
-    open_ = [mask for mask in sorted(lost) if not holds(mask, fails) and not any(mask & one == mask for one in passed)]
+    named = [cause.parameters for cause in causes]  # lost by themselves, they have companions that may be of the cause
+    open_ = [
+        mask
+        for mask in sorted(lost)
+        if not holds(mask, fails) and (holds(mask, named) or not any(mask & one == mask for one in passed))
+    ]
     if not open_:
         return conclusion
     kept = tuple(one for one in causes if not any(mask & (one.fails.subset or 0) == mask for mask in open_))

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from tools import slow
 
-from bisect_cfg.common.configuration import Outcome
+from bisect_cfg.common.configuration import Outcome, Status
+from bisect_cfg.engines.nodes import without_lost
+from bisect_cfg.search import Conclusion, FoundCause, Problem, SubsetClaim
 from bisect_cfg.study.bisection import Bisection
 from tests.engines.simulated import Runner, virtual
 from tests.engines.test_chaos import causes, mask
-from tests.search.oracles import draw
+from tests.search.oracles import draw, recorded, subset
 
 WRONG: dict[str, Callable[[Outcome, int], Outcome]] = {
     "fails everything": lambda outcome, subset: Outcome.FAIL,
@@ -50,6 +52,30 @@ def test_a_bad_node_changes_no_answer_and_is_named(
         assert all(row.node for row in report.rows)
         named += any(f"on {odd} only" in note for note in report.notes)
     assert right >= 0.9 * times and (named >= 0.95 * times or kind == "fails with the first setting")
+
+
+@pytest.mark.parametrize(
+    ("causes", "runs", "kept"),
+    [
+        ([("ab", "ab")], "abc:F -:P ab:F a:P b:P bc:Ulost", ["ab"]),  # it may be another cause
+        ([("abc", "abc")], "abc:F -:P ab:Ulost ac:P bc:P", []),  # it may be a smaller one
+        ([("ab", "abc")], "abcd:F -:P abc:F ab:Ulost abd:P", []),  # the companion may be of the cause
+        ([("a", "a")], "abc:F -:P a:F ab:Ulost bc:P b:Ulost", None),  # what both would show follows
+    ],
+)
+def test_what_a_lost_trial_could_refute_is_not_named(
+    causes: list[tuple[str, str]], runs: str, kept: list[str] | None
+) -> None:
+    problem, records = Problem(tuple("abcd")), recorded(runs)
+    found = tuple(FoundCause(subset(cause), 0, SubsetClaim(subset(witness), Outcome.FAIL)) for cause, witness in causes)
+    before = Conclusion(Status.ISOLATED, found, complete=True)
+    after = without_lost(problem, records, before)
+    if kept is None:
+        assert after == before
+    else:
+        assert [cause.parameters for cause in after.causes] == [subset(cause) for cause in kept]
+        assert not after.complete and "the machine was lost each time" in after.notes[0]
+        assert after.status == (Status.ISOLATED if kept else Status.INCONCLUSIVE)
 
 
 def random_failures(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, bool]:
