@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import msgspec
 
 from bisect_cfg import interrupts
-from bisect_cfg.common.configuration import Status, Value, check_value
+from bisect_cfg.common.configuration import Status, Value, check_value, present
 from bisect_cfg.common.fingerprint import Fingerprint, fingerprint
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
@@ -38,7 +38,7 @@ from bisect_cfg.targets.good import parse_assignment, parse_pins, read_good
 from bisect_cfg.targets.interpreters import runs_code
 from bisect_cfg.targets.launchers import behind_env, is_launcher, starts_others
 from bisect_cfg.targets.packages import installed_by, read_packages
-from bisect_cfg.targets.script import find_script, interpreter
+from bisect_cfg.targets.script import Script, find_script, interpreter
 from bisect_cfg.targets.suggestions import check_name
 from bisect_cfg.targets.target import Target
 
@@ -162,7 +162,7 @@ def _check(options: Options, target: Target) -> None:
             if getattr(options, name):
                 raise InputError(f"{OPTIONS[name].flag} is for training scripts, not for any command.", "Leave it out.")
         for name in options.keep:
-            check_name(name, target.factors.bad, "--keep")
+            check_name(name, present(target.factors).bad, "--keep")
     else:
         if options.good_packages is not None:
             read_packages(options.good_packages, installed_by(target.python))
@@ -254,6 +254,7 @@ def apply(
 
     def build() -> JsonObject:
         script = found_target(asked.target, asked.arguments, options)
+        assert isinstance(script, Script)  # an answer about a command has no training
         with _set(script):
             return configuration_of(script)
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 INTERRUPTED = 130
@@ -34,10 +34,8 @@ _NOT_INSIDE = (f"{os.sep}sqlalchemy{os.sep}",)
 
 def end(number: int, frame: FrameType | None) -> None:
     """Handles these signals while nothing has begun."""
-    try:
+    with suppress(OSError):  # nobody reads it
         os.write(2, b"\nInterrupted before anything ran.\n")
-    except OSError:  # nobody reads it
-        pass
     os._exit(BY_SIGNAL + number)
 
 

@@ -10,12 +10,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bisect_cfg.common.configuration import shown
 from bisect_cfg.common.words import number_of
 from bisect_cfg.errors import InputError
 from bisect_cfg.runner.starts import MORE_THAN_ANYONE_WAITS
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from bisect_cfg.store.interface import Runner
 
 EXTREME = 1e6
 """Prior odds lie within this and its inverse. From odds of 1e9 on, searches were seen to miss causes that rounding had
@@ -122,7 +127,7 @@ def _is_storage(value: Any) -> bool:
     return _is_text(value) or isinstance(value, (BaseStorage, Store))
 
 
-def is_runner(trial: object) -> bool:
+def is_runner(trial: object) -> TypeIs[Runner]:
     """Whether what runs trials is a `Runner`, and no function."""
     return all(callable(getattr(trial, name, None)) for name in ("run", "is_valid")) and not isinstance(trial, type)
 

@@ -47,13 +47,13 @@ def evaluate(conditions: Conditions, environment: Fingerprint, configuration: Co
 def with_bare_names(configuration: Configuration | None) -> Configuration:
     """A configuration in which `args.bf16` is found as `bf16`, too."""
     known = configuration or {}
-    return {**{name.rpartition(".")[2]: value for name, value in reversed(known.items())}, **known}
+    return {**{name.rpartition(".")[2]: value for name, value in reversed([*known.items()])}, **known}
 
 
 def _environment(conditions: Conditions, environment: Fingerprint) -> Iterator[Checked]:
     packages = environment.get("packages") or {}
     for name, specifier in conditions.get("packages", {}).items():
-        yield _version(name, specifier, packages.get(name))
+        yield _version(name, specifier, environment.get("python") if name == "python" else packages.get(name))
     if "cuda" in conditions:
         yield _version("CUDA", conditions["cuda"], environment.get("cuda"))
     if "cublas" in conditions:
@@ -63,11 +63,13 @@ def _environment(conditions: Conditions, environment: Fingerprint) -> Iterator[C
         names = [gpu["name"] for gpu in environment.get("gpus") or []]
         holds = any(re.search(conditions["gpu"], name) for name in names) if names else None
         yield Checked(f"GPU {conditions['gpu']}", ", ".join(dict.fromkeys(names)) or "unknown", holds)
-    for name, asks in (("task", "is a training of kind"), ("launcher", "launched by")):
-        if name in conditions:
-            word = environment.get(name)
-            holds = bool(re.fullmatch(conditions[name], word)) if word else None
-            yield Checked(f"{asks} {conditions[name].replace('|', ' or ')}", word or "unknown", holds)
+    for pattern, word, asks in (
+        (conditions.get("task"), environment.get("task"), "is a training of kind"),
+        (conditions.get("launcher"), environment.get("launcher"), "launched by"),
+    ):
+        if pattern is not None:
+            holds = bool(re.fullmatch(pattern, word)) if word else None
+            yield Checked(f"{asks} {pattern.replace('|', ' or ')}", word or "unknown", holds)
 
 
 def _version(name: str, specifier: str, version: str | None) -> Checked:

@@ -14,7 +14,7 @@ import enum
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard, TypeVar
 
 Value = object
 """Of a setting: whatever the library takes for it."""
@@ -136,6 +136,15 @@ class _Unset(enum.Enum):
 
 UNSET = _Unset.UNSET
 """A configuration built at this level leaves the name out."""
+
+
+Thing = TypeVar("Thing")
+
+
+def present(value: Thing | None) -> Thing:
+    """What is there by now, as an earlier step has found it."""
+    assert value is not None
+    return value
 
 
 @dataclass(frozen=True)

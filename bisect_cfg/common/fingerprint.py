@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
-from bisect_cfg.common.json_files import Json
+import msgspec
+
 from bisect_cfg.probe import machine
 
 PATIENCE = 20.0
@@ -62,6 +62,9 @@ class Fingerprint(TypedDict, total=False):
     host: str
     local_ranks: int
     world_size: int
+    rank: int | str  # of a process of a launch; the name of a recorded file
+    local_rank: int
+    error: str  # the interpreter could not be asked
     task: str  # "rl" or "supervised", of the rows of a log
     backend: str  # "gloo", where a log shows that its processes talk over it
 
@@ -69,8 +72,8 @@ class Fingerprint(TypedDict, total=False):
 def fingerprint(python: str | None = None) -> Fingerprint:
     """What a training process started here by an interpreter (None: by this one) would find. There is an `error` in it
     where the interpreter could not be asked, and its `cuda`, which is torch's tag, is None for a CPU build."""
-    result = machine.installed() if python is None else _ask(python)
-    return result | machine.machine()
+    result: Fingerprint = machine.installed() if python is None else _ask(python)
+    return {**result, **machine.machine()}
 
 
 def packages_of(python: str) -> dict[str, str]:
@@ -79,27 +82,28 @@ def packages_of(python: str) -> dict[str, str]:
     return found["packages"]
 
 
-def loaded_cublas(python: str | None = None) -> dict[str, str | None] | None:
-    """The cuBLAS that torch really loads (`path`, `version`), asked of a process that imports torch; None if it loads
-    none, is not there, or does not come up."""
+def loaded_cublas(python: str | None = None) -> Cublas | None:
+    """The cuBLAS that torch really loads (`loaded_from`, `loaded_version`), asked of a process that imports torch; None
+    if it loads none, is not there, or does not come up."""
     try:
-        return _run(python or sys.executable, IMPORT_PATIENCE, "cublas")
+        return msgspec.convert(_run(python or sys.executable, IMPORT_PATIENCE, "cublas"), Cublas | None)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
 
 
-def with_loaded_cublas(environment: Fingerprint, loaded: Mapping[str, str | None] | None) -> Fingerprint:
+def with_loaded_cublas(environment: Fingerprint, loaded: Cublas | None) -> Fingerprint:
     """The fingerprint with `loaded_from` and `loaded_version` in its `cublas`.
 
     The wheel's own version, which has a fourth number, is kept as the loaded one where the library lies inside it.
     """
-    result, cublas = dict(environment), dict(environment.get("cublas") or {})
-    if loaded:
-        cublas["loaded_from"] = loaded["path"]
-        own = "/nvidia/" in loaded["path"] and str(cublas.get("version") or "").startswith(loaded["version"] or "-")
-        cublas["loaded_version"] = cublas["version"] if own else loaded["version"]
-        result["cublas"] = cublas
-    return result
+    if loaded is None:
+        return environment
+    cublas: Cublas = {**(environment.get("cublas") or {}), **loaded}
+    if "/nvidia/" in loaded["loaded_from"] and (cublas.get("version") or "").startswith(
+        loaded["loaded_version"] or "-"
+    ):
+        cublas["loaded_version"] = cublas["version"]
+    return {**environment, "cublas": cublas}
 
 
 def describe(environment: Fingerprint) -> str:
@@ -128,12 +132,12 @@ def _gpu(gpu: Gpu) -> str:
 
 def _ask(python: str) -> Fingerprint:
     try:
-        return _run(python, PATIENCE)
+        return msgspec.convert(_run(python, PATIENCE), Fingerprint)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         return {"executable": python, "packages": {}, "error": f"{python} could not be asked: {error}"}
 
 
-def _run(python: str, patience: float, *arguments: str) -> Json:
+def _run(python: str, patience: float, *arguments: str) -> object:
     """What `machine` prints in another interpreter; its source is handed over, nothing is put on its path."""
     command = [python, "-c", Path(machine.__file__).read_text(encoding="utf-8"), *arguments]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=True)

@@ -25,7 +25,7 @@ import msgspec
 from bisect_cfg.common.cells import SUFFIX
 from bisect_cfg.common.failures.signals import signal_name
 from bisect_cfg.common.files import load_json, read_text
-from bisect_cfg.common.fingerprint import Fingerprint, fingerprint, loaded_cublas, with_loaded_cublas
+from bisect_cfg.common.fingerprint import Cublas, Fingerprint, fingerprint, loaded_cublas, with_loaded_cublas
 from bisect_cfg.common.json_files import JsonObject, strict, write_json
 from bisect_cfg.common.parameters.comparing import plain
 from bisect_cfg.doctor import gpu_probes, mismatches
@@ -84,7 +84,7 @@ class Diagnosis:
     def to_json(self) -> JsonObject:
         """What --json prints; `--fingerprint` reads it again."""
         shown = {name: value for name, value in asdict(self).items() if name not in ("skipped", "log")}
-        return strict({"schema": SCHEMA, "clean": self.clean, **shown})
+        return dict(strict({"schema": SCHEMA, "clean": self.clean, **shown}))
 
 
 def examine(
@@ -105,8 +105,8 @@ def examine(
     settings = [rank.settings for rank in ranks] + [configuration for _, configuration in files]
     configuration = next((one for one in settings if one is not None), None)
     if inspection and not files:
-        hosts, started = Counter(one.get("host") for one in environments), {"launcher": inspection.launcher}
-        environments = [one | started | {"local_ranks": hosts[one.get("host")]} for one in environments]
+        hosts, started = Counter(one.get("host") for one in environments), inspection.launcher
+        environments = [{**one, "launcher": started, "local_ranks": hosts[one.get("host")]} for one in environments]
     found = mismatches.compare(environments) if len(environments) > 1 else []
     if inspection:
         found += _of_the_run(inspection)
@@ -134,14 +134,13 @@ def read_recorded(path: str) -> tuple[Fingerprint, JsonObject | None]:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else f"it is not JSON ({error})"
         raise InputError(f"{path} cannot be read: {why}.", RECORDED) from None
-    environment = content.get("environment", content) if isinstance(content, dict) else None
-    if not isinstance(environment, dict) or not {"packages", "gpus", "cublas", "python"} & set(environment):
+    found = content.get("environment", content) if isinstance(content, dict) else None
+    if not isinstance(found, dict) or not {"packages", "gpus", "cublas", "python"} & set(found):
         raise InputError(f"{path} holds no environment.", RECORDED)
     try:
-        msgspec.convert(environment, Fingerprint)
+        environment = msgspec.convert({"rank": Path(path).stem, "host": path} | found, Fingerprint)
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: the environment is not as doctor --json writes it: {error}.", RECORDED) from None
-    environment |= {"rank": environment.get("rank", Path(path).stem), "host": environment.get("host", path)}
     configuration = content.get("configuration") if "environment" in content else None
     return environment, configuration if isinstance(configuration, dict) else None
 
@@ -251,7 +250,7 @@ def configuration_of(script: Script) -> JsonObject:
     `InputError` where it does not come that far."""
     inspection = _run(lambda folder: script.written_in(folder).command, script.launcher)
     found = next((rank for rank in inspection.ranks if rank.settings is not None), None)
-    if found is not None and found.failure is None:
+    if found is not None and found.settings is not None and found.failure is None:
         own = {f"{space}.{name}": value for space in ("script", "env") for name, value in found.own.items()}
         return {**own, **found.settings}
     failure = next((f"{rank.failure[0]}: {rank.failure[1]}" for rank in inspection.ranks if rank.failure), "")
@@ -286,7 +285,7 @@ def _run(command_in: Callable[[Path], list[str]], launcher: str) -> Inspection:
             "The command ended without ever building a training config (GRPOConfig or another TrainingArguments).",
             f"It must do so when started as: {' '.join(mask_arguments(command))}",
         )
-    ranks.sort(key=lambda rank: rank.environment["rank"])
+    ranks.sort(key=lambda rank: int(rank.environment["rank"]))
     return Inspection(launcher, tuple(ranks), tuple(log), code)
 
 
@@ -299,8 +298,8 @@ def _wait(process: Run, folder: Path) -> int | None:
         first = first or (now if ranks else None)
         several = any(arrived.world_size > 1 for rank in ranks if (arrived := rank.event(Arrived)))
         died = died or (now if not several and any(rank.died for rank in ranks) else None)
-        stays = died and now - died > LAST_SECONDS  # other threads of it, or its exit handlers
-        if stays or now - started > START_SECONDS or (several and now - first > MEETING_SECONDS):
+        stays = died is not None and now - died > LAST_SECONDS  # other threads of it, or its exit handlers
+        if stays or now - started > START_SECONDS or (several and now - (first or now) > MEETING_SECONDS):
             return None
     return code
 
@@ -315,9 +314,9 @@ def _rank(traces: Traces) -> Rank | None:
     arrived, stopped = traces.event(Arrived), traces.event(Stopped)
     if arrived is None:
         return None
-    found = dict(arrived.environment)
-    environment = with_loaded_cublas(found, found.pop("loaded_cublas"))
-    environment |= {name: getattr(arrived, name) for name in ("rank", "local_rank", "world_size", "host")}
+    found = msgspec.convert(arrived.environment, Fingerprint) | {"rank": arrived.rank, "host": arrived.host}
+    found |= {"local_rank": arrived.local_rank, "world_size": arrived.world_size}
+    environment = with_loaded_cublas(found, msgspec.convert(arrived.environment["loaded_cublas"], Cublas | None))
     failure = None
     if stopped is None and (invalid := traces.event(ConfigInvalid)):
         failure = ("The library refuses this configuration", invalid.message, "refused")
@@ -330,7 +329,7 @@ def _rank(traces: Traces) -> Rank | None:
 def _settings(traces: Traces, stopped: Stopped | None, processes: int) -> JsonObject | None:
     rows = traces.events.rows
     if stopped is not None and stopped.args is not None:  # of several trainings' the one that the trainer got
-        rows = [row for row in rows if getattr(row, "kind", "") != "args" or row.index == stopped.args]
+        rows = [row for row in rows if getattr(row, "kind", "") != "args" or getattr(row, "index", 0) == stopped.args]
     capture = read_capture(rows)
     if capture is None:
         return None

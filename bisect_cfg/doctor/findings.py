@@ -21,7 +21,7 @@ import msgspec
 
 from bisect_cfg.common.conditions import Conditions, evaluate, with_bare_names
 from bisect_cfg.common.configuration import Configuration, Value
-from bisect_cfg.common.fingerprint import Fingerprint
+from bisect_cfg.common.fingerprint import Cublas, Fingerprint
 from bisect_cfg.common.parameters import every
 from bisect_cfg.explain.knowledge import load
 
@@ -60,8 +60,7 @@ def check(environment: Fingerprint, configuration: Configuration | None = None) 
     """All findings, the worst first. `launcher` and `local_ranks` may be added to an environment; without a
     configuration (dotted name -> resolved value) it is checked alone."""
     settings = with_bare_names(configuration)
-    packages = {"python": environment.get("python"), **(environment.get("packages") or {})}
-    return worst_first(holding(environment | {"packages": packages}, settings | facts(environment, settings)))
+    return worst_first(holding(environment, {**settings, **facts(environment, settings)}))
 
 
 def holding(environment: Fingerprint, known: Configuration) -> list[Finding]:
@@ -86,9 +85,9 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _rules() -> Iterator[Rule]:
-    for one in load():
-        if one.doctor and one.conditions:
-            yield one.conditions, Finding("problem", one.title, "", one.cures[0], one.sources[0], one.id, one.why)
+    for known in load():
+        if known.doctor and (asked := known.conditions):
+            yield asked, Finding("problem", known.title, "", known.cures[0], known.sources[0], known.id, known.why)
     yield from _table()
     for name, one in every().items():
         if one.instead and one.removed:
@@ -104,8 +103,9 @@ def _table() -> tuple[Rule, ...]:
 
 def facts(environment: Fingerprint, settings: Configuration) -> dict[str, Value]:
     """What rules ask for besides settings; what is not the case, or not known, is None."""
-    packages, variables, cublas = (environment.get(name) or {} for name in ("packages", "variables", "cublas"))
-    gpus, visible = len(environment.get("gpus") or []), variables.get("CUDA_VISIBLE_DEVICES")
+    packages, variables = environment.get("packages") or {}, environment.get("variables") or {}
+    cublas, gpus = environment.get("cublas") or Cublas(), len(environment.get("gpus") or [])
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
     # Where there is no whole fingerprint, what is absent may only not have been recorded.
     whole = environment.get("python") and "error" not in environment
     cuda, driver = _pair(environment.get("cuda")), _pair(environment.get("driver"))
@@ -149,13 +149,17 @@ def _gpu(environment: Fingerprint, least: tuple[int, int], below: tuple[int, int
 
 def _broken_batch(packages: Mapping[str, str], settings: Configuration) -> int | None:
     """Completions of a generation batch that holds no whole number of groups."""
-    generations, batch = settings.get("num_generations"), settings.get("per_device_train_batch_size")
+
+    def count(*names: str) -> int | None:
+        return next((one for name in names if isinstance(one := settings.get(name), int) and one), None)
+
+    generations, batch = count("num_generations"), count("per_device_train_batch_size")
     # What counts differs: prompts before TRL 0.15 (any batch is whole), completions since; none of the accumulation
     # steps in 0.15 and 0.16, all of them from 0.17 on.
     trl = _pair(packages.get("trl")) or (1, 0)
-    if not isinstance(generations, int) or not isinstance(batch, int) or generations < 2 or trl < (0, 15):
+    if generations is None or batch is None or generations < 2 or trl < (0, 15):
         return None
-    processes = settings.get("launch.num_processes") or settings.get("num_processes") or 1
-    steps = settings.get("steps_per_generation") or settings.get("gradient_accumulation_steps") or 1
-    size = settings.get("generation_batch_size") or batch * processes * (steps if trl >= (0, 17) else 1)
+    processes = count("launch.num_processes", "num_processes") or 1
+    steps = count("steps_per_generation", "gradient_accumulation_steps") or 1
+    size = count("generation_batch_size") or batch * processes * (steps if trl >= (0, 17) else 1)
     return size if size % generations else None

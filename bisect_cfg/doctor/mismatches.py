@@ -44,7 +44,7 @@ def compare(environments: Sequence[Fingerprint]) -> list[Finding]:
 
 def missing(world_size: int, environments: Sequence[Fingerprint]) -> list[Finding]:
     """Ranks that never came to the script's configuration, although the launcher was to start them."""
-    came = {environment["rank"] for environment in environments}
+    came = {environment["rank"] for environment in environments if "rank" in environment}
     absent = [rank for rank in range(world_size) if rank not in came]
     if not absent or not came:
         return []

@@ -41,10 +41,8 @@ def _of_one(models: list[PlacedModel], on: str, distributed_type: str) -> Iterat
         devices = _devices(model)
         subject = "The policy" if model.role == "policy" else f"The {model.role} model"
         if "meta" in devices:
-            text = (
-                f"{subject} is {_share(devices, 'meta')} on the device meta{on}, where weights have no values: it was"
-            )
-            yield subject, PlacementFinding("meta", f"{text} never loaded, or it is offloaded")
+            text = f"{subject} is {_share(devices, 'meta')} on the device meta{on}, where weights have no values: "
+            yield subject, PlacementFinding("meta", f"{text}it was never loaded, or it is offloaded")
         real, theirs = devices.keys() - {"meta"}, policy.keys() - {"meta"}
         if len(real) > 1:
             parts = " and ".join(f"{_share(devices, one)} on {one}" for one in devices if one in real)

@@ -16,8 +16,6 @@ COLOURS = {"problem": "red", "warning": "yellow", "note": "cyan"}
 LABELS = {"problem": "PROBLEM", "warning": "WARNING", "note": "Note"}
 INDENT = " " * 9
 
-SOURCES = {"measured": "measured with this version"}
-
 
 def show(diagnosis: Diagnosis) -> None:
     """Print it; colours only on a terminal."""
@@ -56,12 +54,9 @@ def _finding(finding: Finding, width: int) -> list[str]:
     label = LABELS[finding.level].ljust(len(INDENT))
     lines = [wrapped(finding.title, width, label, INDENT)]
     lines[0] = click.style(label, fg=COLOURS[finding.level], bold=True) + lines[0][len(label) :]
-    lines.append(wrapped(finding.why, width, INDENT, INDENT))
-    if finding.meaning:
-        lines.append(wrapped(finding.meaning, width, INDENT, INDENT))
+    lines += [wrapped(text, width, INDENT, INDENT) for text in (finding.why, finding.meaning) if text]
     lines.append(wrapped(finding.cure, width, f"{INDENT}Do: ", f"{INDENT}    "))
-    lines.append(INDENT + SOURCES.get(finding.source, finding.source))
-    return lines
+    return [*lines, INDENT + ("measured with this version" if finding.source == "measured" else finding.source)]
 
 
 def _verdict(diagnosis: Diagnosis, serious: int, width: int) -> str:

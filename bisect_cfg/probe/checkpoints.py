@@ -90,7 +90,7 @@ class Saver:
             self.due = [steps for steps in self.due if steps < left]
             self.shortly.append(step)
             return True
-        return waited >= self.seconds / _SHARE
+        return waited >= (self.seconds or 0.0) / _SHARE
 
     def _at_boundary(self, step):
         """Whether what comes after a step begins with new completions: those that are used again are not saved."""

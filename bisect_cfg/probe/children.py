@@ -36,12 +36,12 @@ TRAINER = "trainer"
 
 class _State:
     value = None  # of BISECT_CFG_PROBE for what is started from here
-    root = None  # process id of the run's first process
-    folder = None  # of the trial (of the server, before it forks one)
-    place = None  # where this process's own traces go, if it is one of several that train together (see `ranks`)
+    root = 0  # process id of the run's first process
+    folder = ""  # of the trial (of the server, before it forks one)
+    place = ""  # where this process's own traces go, if it is one of several that train together (see `ranks`)
     joined = False  # whether this process, or the one it is a fork of, was started anew and not forked
     followed = True  # whether a tool follows the run and ends it
-    answered = None  # the mapping
+    answered: object = None  # the mapping
     wrapped = False
 
 
@@ -196,7 +196,7 @@ def _wrap_processes():
     early = sys.modules.get("subprocess")  # a .pth file has imported it: it has the originals
     if early is not None:
         if hasattr(early, "_fork_exec"):
-            early._fork_exec = _posixsubprocess.fork_exec
+            early.__dict__["_fork_exec"] = _posixsubprocess.fork_exec
         if hasattr(early, "_del_safe"):
             early._del_safe.waitpid = _os.waitpid
 
@@ -261,7 +261,7 @@ def release():
 
 def _noticed(pid, status):
     """A process started from here has ended. If it was the one that trains, the run is over."""
-    if state.folder is None or state.place is not None:
+    if not state.folder or state.place:
         return
     training = _trainers()
     if not training or os.getpid() in training:

@@ -17,14 +17,14 @@ _PROMPT = "prompt"
 
 
 class _State:  # of one trial
-    first = ()  # rows of the training set that come before all others
+    first: list = []  # rows of the training set that come before all others
     longest = False  # whether these are the longest ones
-    exchanged = {}
+    exchanged: dict = {}
     evaluated = False  # whether those are of the evaluation set
-    due = None  # after how many steps it evaluates, whatever its settings say of when
+    due: "int | None" = None  # after how many steps it evaluates, whatever its settings say of when
     measured = False  # whether the text in rows is measured
-    drawn = []  # batches of the evaluation set that are not evaluated yet
-    watched = []  # trainers
+    drawn: list = []  # batches of the evaluation set that are not evaluated yet
+    watched: list = []  # trainers
 
 
 _state = _State()
@@ -84,14 +84,11 @@ def _give(sampler, batches_of):
     """Have a sampler give `batches_of` the batches that it would have given."""
     cls = type(sampler)
 
-    class Noted(cls):
-        """Gives what it always gave, and tells us."""
+    def noted(self):
+        return batches_of(cls.__iter__(self))
 
-        def __iter__(self):
-            return batches_of(super().__iter__())
-
-    Noted.__name__, Noted.__qualname__, Noted.__module__ = cls.__name__, cls.__qualname__, cls.__module__
-    sampler.__class__ = Noted
+    own = {"__iter__": noted, "__qualname__": cls.__qualname__, "__module__": cls.__module__}
+    sampler.__class__ = type(cls.__name__, (cls,), own)
 
 
 # ------------------------------------------------------------------------------------------------------- the training
@@ -104,14 +101,14 @@ def _prepare_training(trainer, loader):
     accumulated = trainer.args.gradient_accumulation_steps
     steps = max(math.ceil(len(loader) / accumulated), 1)
     first = _longest(trainer) if _state.longest else _state.first
-    place = _first_rows(first, len(trainer.train_dataset)) if first else None
+    if first:
+        place = _first_rows(first, len(trainer.train_dataset))
 
-    def placed(batches):
-        passed_over = trainer.state.global_step % steps * accumulated * together
-        for number, batch in enumerate(batches):
-            yield batch if number < passed_over or not _are_rows(batch) else list(map(place, batch))
+        def placed(batches):
+            passed_over = trainer.state.global_step % steps * accumulated * together
+            for number, batch in enumerate(batches):
+                yield batch if number < passed_over or not _are_rows(batch) else list(map(place, batch))
 
-    if place is not None:
         _give(every, placed)
     _give(each, lambda batches: _noted(trainer, steps, batches))
 
@@ -146,7 +143,8 @@ def _noted(trainer, steps, batches):
     """The batches of an epoch of so many `steps`, as its sampler gives them: before they are used, and some before
     that."""
     begun = trainer.state.global_step  # when the epoch begins, or is gone on with
-    within, rows = 0, []  # of the epoch's step whose batches are being given
+    rows: list = []
+    within = 0  # of the epoch's step whose batches are being given
 
     def tell():
         step = begun - begun % steps + within

@@ -28,7 +28,7 @@ from .standard_library import os, socket
 
 
 class _State:
-    orders = None  # protocol.Inspect
+    orders: protocol.Inspect  # set by `start`
     world = 1
 
 

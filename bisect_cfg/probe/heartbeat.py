@@ -50,7 +50,8 @@ _SLOW = (
 class _State:
     stopped = False
     opened = False  # whether the count is that of a trial's file
-    bytes = count = None  # the file's, or memory of our own until a trial begins
+    bytes = memoryview(bytearray(_SIZE))  # the file's, or memory of our own until a trial begins
+    count = bytes.cast("Q")
     phases = [""]  # of the main thread, innermost last; before them what is expected to go on outside of any
     hook = None  # counts forward passes
     installed = False
@@ -62,9 +63,6 @@ _state = _State()
 def _count_in(memory):
     _state.bytes = memoryview(memory)
     _state.count = _state.bytes.cast("Q")
-
-
-_count_in(bytearray(_SIZE))
 
 
 def install(slow_imports):

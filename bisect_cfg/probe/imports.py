@@ -9,7 +9,9 @@ import importlib.abc
 import sys
 
 # Module -> what is called before any of several is looked for; what is entered while it is executed; what gets it then.
-_first, _during, _waiting = {}, {}, {}
+_first: dict = {}
+_during: dict = {}
+_waiting: dict = {}
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -24,7 +26,10 @@ class _Finder(importlib.abc.MetaPathFinder):
         # Ask the finders behind us. A plain find_spec(name) would come back here.
         others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
-        execute = getattr(spec and spec.loader, "exec_module", None)
+        loader = spec and spec.loader
+        execute = getattr(loader, "exec_module", None)
+        if loader is None or execute is None:
+            return spec
 
         def exec_module(module):
             with _during.pop(name, contextlib.nullcontext)():
@@ -32,11 +37,8 @@ class _Finder(importlib.abc.MetaPathFinder):
             for function in _waiting.pop(name, ()):
                 function(module)
 
-        try:
-            if execute is not None:
-                spec.loader.exec_module = exec_module
-        except AttributeError:  # a loader with slots: leave that module alone
-            pass
+        with contextlib.suppress(AttributeError):  # a loader with slots: leave that module alone
+            setattr(loader, "exec_module", exec_module)  # noqa: B010 - a method cannot be assigned, says mypy
         return spec
 
 

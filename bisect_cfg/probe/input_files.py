@@ -25,10 +25,10 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class _State:
-    folders = ()
-    files = frozenset()
-    known = None  # kind -> {(path, mode)} once the hook stands, which cannot be taken away again
-    process = None  # a forked helper of the script's inherits the hook; what it opens is left out
+    folders: tuple = ()
+    files: frozenset = frozenset()
+    known: dict = {}  # kind -> {(path, mode)} once the hook stands, which cannot be taken away again
+    process = 0  # a forked helper of the script's inherits the hook; what it opens is left out
 
 
 state = _State()
@@ -46,7 +46,7 @@ def begin(wanted, first=True):
         return
     state.folders = tuple(os.path.join(folder, "") for folder in wanted.folders)
     state.files = frozenset(wanted.files)
-    if state.known is None:
+    if not state.known:
         sys.addaudithook(_hook)
     state.known, state.process = {"data": set(), "module": set()}, os.getpid()
     if not first:
@@ -55,7 +55,7 @@ def begin(wanted, first=True):
 
 def train():
     """This process trains: it is the one that is heard, also if it was forked from the one that was."""
-    if state.known is not None and state.process != os.getpid():
+    if state.known and state.process != os.getpid():
         state.process = os.getpid()
         _note_imported()
 
@@ -89,7 +89,7 @@ def _note(path, mode):
         if path in state.files or counts(path):
             known.add((path, mode))
             found = os.stat(path) if mode != "w" else None
-            record.event(protocol.Opened(path, mode, found and [found.st_mtime_ns, found.st_size, found.st_ino]))
+            record.event(protocol.Opened(path, mode, found and (found.st_mtime_ns, found.st_size, found.st_ino)))
     except Exception:  # raised here it would be the script's open that fails
         return
 

@@ -12,11 +12,12 @@ to fail. What they see is written as events; `bisect_cfg.runner.where` makes sen
 
 import contextlib
 import ctypes
+import itertools
 import subprocess
 import sys
 
 from . import model_placement, protocol, record
-from .standard_library import _getframe, faulthandler, json, os, signal
+from .standard_library import _getframe, faulthandler, json, os, signal, traceback
 
 FATAL = (signal.SIGFPE, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
 
@@ -40,8 +41,10 @@ _MEANT = (
 class _State:
     spec = None  # `protocol.InstrumentOrders`; None for an ordinary trial
     beyond = ""  # what the innermost of them cannot look up
-    modules = []  # names of the modules that are being computed, outermost first
-    place = None  # descriptor of place.json: what is being computed, for a process that dies in the middle of it
+    modules: list = []  # names of the modules that are being computed, outermost first
+    place: "int | None" = (
+        None  # descriptor of place.json: what is being computed, for a process that dies in the middle of it
+    )
     busy = False  # one of our own computations
     step = 0
 
@@ -74,37 +77,37 @@ def _stop_at_faults(folder, gdb):
     for number in FATAL:
         library.signal(number, ctypes.cast(library.pause, ctypes.c_void_p))
     helper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native.py")
-    nothing = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    nothing: dict = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     subprocess.Popen([sys.executable, "-S", "-E", helper, str(os.getpid()), folder, gdb], **nothing)
 
 
 def attach(trainer, module):
     """A callback that turns the instruments on at the right step; None for an ordinary trial."""
-    if state.spec is None:
+    spec = state.spec
+    if spec is None:
         return None
 
-    class Instruments(module.TrainerCallback):
+    class Steps:
         """Counts steps and switches on."""
 
         begun = False
 
         def on_step_begin(self, args, global_state, control, **kwargs):
             state.step = global_state.global_step + 1
-            if not self.begun and state.step >= state.spec.from_step:
+            if not self.begun and state.step >= spec.from_step:
                 self.begun = True
-                _switch_on(trainer)
+                _switch_on(trainer, spec.kind)
             _between_modules()
 
         def on_substep_end(self, args, global_state, control, **kwargs):
             _between_modules()
 
-    return Instruments()
+    return type("Instruments", (Steps, module.TrainerCallback), {})()
 
 
-def _switch_on(trainer):
+def _switch_on(trainer, kind):
     import torch
 
-    kind = state.spec.kind
     record.event(protocol.InstrumentsOn(state.step))
     _or_without("modules", _follow_modules, torch, trainer.model, kind == "non-finite")
     _or_without("updates", _watch_updates, torch, trainer)
@@ -174,7 +177,9 @@ def _follow_modules(torch, model, stop_at_non_finite):
     handle = hooks.register_module_forward_pre_hook(enter)
     hooks.register_module_forward_hook(leave)
     first = getattr(hooks, "_global_forward_pre_hooks", None)
-    if hasattr(first, "move_to_end"):  # before hooks of the script's own, which belong to the module they run for
+    if first is not None and hasattr(
+        first, "move_to_end"
+    ):  # before hooks of the script's own, which belong to the module they run for
         first.move_to_end(handle.id, last=False)
 
 
@@ -182,7 +187,7 @@ def _beyond(part, inputs):
     """Of a table of embeddings, an index that it has no row for, which torch's error does not name: a token that is in
     no vocabulary, or a position in a text that is longer than the model knows."""
     rows, indices = getattr(part, "num_embeddings", None), inputs[0] if inputs else None
-    if not isinstance(rows, int) or not getattr(indices, "numel", int)():
+    if not isinstance(rows, int) or indices is None or not getattr(indices, "numel", int)():
         return ""
     with _ours():
         largest = int(indices.max())
@@ -248,20 +253,16 @@ def _mode(compute):
     """A dispatch mode of torch's that has ``compute(function, args, kwargs)`` compute each operation."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Mode(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            return compute(function, args, kwargs or {})
+    def dispatch(self, function, types, args=(), kwargs=None):
+        return compute(function, args, kwargs or {})
 
-    return Mode()
+    return type("Mode", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
 
 
 def _frames():
     """The Python stack, outermost first."""
-    frames, frame = [], _getframe(1)
-    while frame is not None and len(frames) < MOST_FRAMES:
-        frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
-    return frames[::-1]
+    inner = itertools.islice(traceback.walk_stack(_getframe(1)), MOST_FRAMES)
+    return [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in inner][::-1]
 
 
 # ------------------------------------------------------------------------------------------------ updates
@@ -271,7 +272,7 @@ def _watch_updates(torch, trainer):
     """After every optimizer step: the weight that moved furthest for its size, and the first non-finite one."""
     inner = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
     named = [(name, one) for name, one in trainer.model.named_parameters() if one.requires_grad and one.numel()]
-    kept = {}  # name -> its numbers before the step
+    kept: dict = {}  # name -> its numbers before the step
 
     def before(*args):
         with _ours():

@@ -124,7 +124,7 @@ def parse_gpus(table):
 
 
 def loaded_cublas():
-    """The cuBLAS that this process has loaded: `path` and `version`; None if it has none.
+    """The cuBLAS that this process has loaded: `loaded_from`, `loaded_version`; None if it has none.
 
     The wheel's version says what was installed. `LD_LIBRARY_PATH` or another wheel can put a different library in
     its place, and only the process itself knows.
@@ -136,14 +136,14 @@ def loaded_cublas():
     # A system's file carries its full version in its name; the wheels' files do not, but the library can be asked.
     version = re.search(r"\.so\.(\d+(?:\.\d+){2,})$", os.path.realpath(paths[0]))
     if version:
-        return {"path": paths[0], "version": version.group(1)}
+        return {"loaded_from": paths[0], "loaded_version": version.group(1)}
     try:
         ask = ctypes.CDLL(paths[0]).cublasLtGetVersion
     except (OSError, AttributeError):
-        return {"path": paths[0], "version": None}
+        return {"loaded_from": paths[0], "loaded_version": None}
     ask.restype = ctypes.c_size_t
     number = ask()
-    return {"path": paths[0], "version": f"{number // 10000}.{number // 100 % 100}.{number % 100}"}
+    return {"loaded_from": paths[0], "loaded_version": f"{number // 10000}.{number // 100 % 100}.{number % 100}"}
 
 
 if __name__ == "__main__":

@@ -161,7 +161,9 @@ def _total_steps(trainer, intake):
     args, data = trainer.args, getattr(trainer, "train_dataset", None)
     if getattr(args, "max_steps", -1) > 0:
         return args.max_steps
-    return math.ceil(args.num_train_epochs * _steps_per_epoch(intake, len(data))) if hasattr(data, "__len__") else None
+    if data is None or not hasattr(data, "__len__"):
+        return None
+    return math.ceil(args.num_train_epochs * _steps_per_epoch(intake, len(data)))
 
 
 def _folder(trainer, origin, step):
@@ -190,7 +192,7 @@ def _restore_order(trainer, step):
         loader = original(*args, **kwargs)
         batches = getattr(loader, "batch_sampler", None)
         sampler = getattr(getattr(batches, "batch_sampler", batches), "sampler", None)  # of several processes: within
-        if type(sampler).__name__ == "RepeatSampler" and getattr(sampler, "generator", None) is not None:
+        if sampler is not None and type(sampler).__name__ == "RepeatSampler" and getattr(sampler, "generator", None):
             steps = max(math.ceil(len(loader) / trainer.args.gradient_accumulation_steps), 1)
             for _ in range(step // steps):
                 next(iter(sampler), None)
@@ -224,7 +226,7 @@ def _keep_settings(trainer, origin, step):
             kept = now["params"]
             now.clear()
             now.update(built, params=kept)
-        if counts:
+        if fresh is not None:
             # Steps that an overflow skipped were none of the schedule's. None was loaded: `save_only_model`.
             loaded = schedule.last_epoch != fresh["last_epoch"]
             _step(schedule, fresh, max(schedule.last_epoch + step - origin.step, 0) if loaded else step)

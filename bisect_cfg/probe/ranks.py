@@ -35,7 +35,7 @@ _USE_PORT = 4
 # By hand, how long a process that is over waits for the others.
 _WAIT_SECONDS = 30.0
 
-_state = {"rank": None, "world": 1, "port": None}
+_state: dict = {"rank": None, "world": 1, "port": None}
 
 
 def number(names, default):

@@ -12,7 +12,7 @@ their process id.
 from . import children, protocol, redact
 from .standard_library import json, open, os, time
 
-_state = {"folder": None, "start": time.time(), "process": None, "first": None}
+_state: dict = {"folder": None, "start": time.time(), "process": None, "first": None}
 
 
 def open_folder(folder, first=True):

@@ -273,8 +273,8 @@ def _named(view):
     for place in sorted(place for stem in _STEMS for place in _all(lower, stem)):
         if place < done:
             continue
-        start = _NAME_BEFORE.search(view, max(done, place - _LONGEST_NAME), place).start()
-        end = done = _NAME_AFTER.match(view, place + 2).end()
+        start = next(_NAME_BEFORE.finditer(view, max(done, place - _LONGEST_NAME), place)).start()
+        end = done = next(_NAME_AFTER.finditer(view, place + 2)).end()
         name, before = view[start:end], view[max(0, start - 12) : start]
         if _may_be_secret(name) and not before.endswith("/") and (found := _value(view, name, before, end)):
             group = next(group for group in _GROUPS if found.groupdict().get(group) is not None)
@@ -321,7 +321,7 @@ def _is_secret(name, value, group, found, before):
     return not named and not _EXPRESSION.fullmatch(value)
 
 
-def scrub(text):
+def scrub(text: str) -> str:
     """A text of any length (a message, a log, a file, a value) without the secrets in it."""
     spans = sorted({place(*span) for view, place in _views(text) for span in _secrets(view) if span[0] < span[1]})
     pieces: list = []

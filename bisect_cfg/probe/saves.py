@@ -47,7 +47,7 @@ def install():
 
 
 def _folders():
-    if children.state.folder is None:
+    if not children.state.folder:
         return state.folders
     with _as_they_are():
         folder = os.path.realpath(children.state.folder)

@@ -6,6 +6,7 @@ Forking is sound only while nothing that cannot be inherited is alive: no CUDA c
 script's own. `unsound` says what stands in the way, and then the tool takes a colder start.
 """
 
+import contextlib
 import sys
 
 from . import (
@@ -117,7 +118,7 @@ class Server:
         self.socket = socket.socket(fileno=descriptor)
         self.buffer = b""
         self.children = {}  # pid -> (id, pidfd)
-        self.resolver = None  # (pid, a socket to it)
+        self.resolver: tuple = ()  # (pid, a socket to it)
         self.answer = b""  # of the resolver, as far as it has come
         self.asked = []  # questions for the resolver, oldest first
         self.deadline = None  # when the resolver must have answered; None while nothing is asked of it
@@ -192,10 +193,8 @@ class Server:
         sys.stderr.flush()
         pid = os.fork()
         if pid:
-            try:
+            with contextlib.suppress(OSError):
                 os.setpgid(pid, pid)  # both sides do it, so that neither runs on before it is done
-            except OSError:
-                pass
             self.children[pid] = (number, os.pidfd_open(pid))
             self.send(protocol.Forked(number, pid))
             return False
@@ -204,7 +203,7 @@ class Server:
         self.socket.close()
         for _, handle in self.children.values():
             os.close(handle)
-        if self.resolver is not None:
+        if self.resolver:
             self.resolver[1].close()
         log = os.open(os.path.join(folder, "log.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -221,20 +220,18 @@ class Server:
     def _ask_resolver(self):
         if not self.asked or self.deadline is not None:
             return
-        if self.resolver is None:
+        if not self.resolver:
             self.resolver = self._fork_resolver()
         self.deadline = time.monotonic() + self.asked[0].seconds
-        try:
+        with contextlib.suppress(OSError):  # it has ended; that is readable, too
             self.resolver[1].sendall(_line(self.asked[0].item))
-        except OSError:
-            pass  # it has ended; that is readable, too
 
     def _resolved(self, hangs=False):
         (pid, ours), question = self.resolver, self.asked.pop(0)
         try:
             result = protocol.from_json(protocol.BuildAnswer, json.loads(self.answer))
         except (ValueError, TypeError):  # none, or not one of ours
-            self.resolver = None
+            self.resolver = ()
             ours.close()
             if hangs:
                 os.kill(pid, signal.SIGKILL)

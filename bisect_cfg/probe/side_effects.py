@@ -97,11 +97,11 @@ def _skip(name, original, /, *arguments, run_as_future=False, **keywords):
 
 def _answer(name, repository, keywords):
     """What the hub would have answered, as far as scripts look at it; None where this version makes it otherwise."""
-    module = sys.modules.get("huggingface_hub.hf_api")
     kind = {"dataset": "datasets/", "space": "spaces/"}.get(keywords.get("repo_type"), "")
     # Always with a namespace, which the real hub fills in.
     address = f"https://huggingface.co/{kind}" + "/".join(["user", *repository.strip("/").split("/")][-2:])
     try:
+        module = sys.modules["huggingface_hub.hf_api"]
         if name == "create_repo":
             return module.RepoUrl(address)
         if name in (*_HUB_COMMITS, "push_to_hub"):

@@ -6,6 +6,7 @@ the first, cold run finds out which one the trainer was given (`training`).
 """
 
 import contextlib
+from collections.abc import Callable
 
 from . import protocol, record, values, wrap
 from .standard_library import _getframe, os
@@ -28,8 +29,8 @@ class _State:
     counts: dict = {}  # kind -> how many sources of it there were
     objects: list = []  # (kind, index, object), which also keeps the object, and so its id
     own: list = []  # (name, value) of the script's own settings, which also keeps the values
-    before = None  # called with (kind, index) before a source is used: the server's fork point
-    after = None  # called with (kind, object) once a configuration object is resolved
+    before: "Callable | None" = None  # called with (kind, index) before a source is used: the server's fork point
+    after: "Callable | None" = None  # called with (kind, object) once a configuration object is resolved
     parsing = False  # while a parser is at work: what it asks other parsers is its own business
 
 

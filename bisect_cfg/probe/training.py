@@ -9,7 +9,9 @@ fails: after one that came to its own end and was well the script goes on. What 
 cut off. In a trial only the training that it is about is watched, and those before it run as they are.
 """
 
+import contextlib
 import sys
+from collections.abc import Callable
 
 from . import (
     checkpoints,
@@ -46,11 +48,11 @@ _VERSIONS = (*HEAVY, "liger_kernel", "flash_attn", "numpy")
 
 
 orders = protocol.TrialOrders("")  # of this trial
-engage = None  # called before training in a process that the run's first one has started, see `boot.join`
+engage: "Callable | None" = None  # called before training in a process that the first one has started: `boot.join`
 
 
 class _State:
-    active = None  # process id while a training is watched
+    active: "int | None" = None  # process id while a training is watched
     number = 0  # of trainings that have begun
     within = False  # whether one runs that is not watched
     told = None  # the exception that our hook was called with
@@ -93,7 +95,7 @@ def script_end():
     """At the end of the interpreter: note the exception that ended the script, if a hook of its own has taken it."""
     error = getattr(sys, "last_value", None)
     taken = isinstance(error, BaseException) and error is not _state.told
-    if taken and _state.active != os.getpid() and children.trainer() in (None, os.getpid()):
+    if error is not None and taken and _state.active != os.getpid() and children.trainer() in (None, os.getpid()):
         record_exception(error, error.__traceback__, final=True)
 
 
@@ -114,10 +116,8 @@ def _nothing_left():
 def finish(code):
     """End the process here and now: nothing of the script's own after-work runs."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(Exception):
             stream.flush()
-        except Exception:
-            pass
     helper = _state.active != os.getpid()  # forked in the middle of training
     if not helper and record.folder() is not None and children.trainer() is not None:
         if children.trainer() != os.getpid():
@@ -131,7 +131,7 @@ def finish(code):
 
 def record_exception(error, trace, final):
     """Write an exception with its frames, outermost first, as an event; `final` says whether it ends the run."""
-    frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(trace)]
+    frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(trace)]
     message = redact.scrub(str(error)[:20000])
     computing, beyond = instruments.computing(), instruments.state.beyond
     record.event(protocol.Raised(type(error).__name__, message, frames, final, computing, beyond))
@@ -338,10 +338,8 @@ class _StepWatcher:
         except (AttributeError, TypeError, ZeroDivisionError):  # a trainer of another make
             intake = None
         record.event(protocol.PlannedSteps(getattr(state, "max_steps", None), intake))
-        try:
+        with contextlib.suppress(Exception):  # models of a kind that nobody has seen: the run is not about them
             record.event(protocol.Placed(model_placement.models(self.trainer)))
-        except Exception:  # models of a kind that nobody has seen: the run is not about them
-            pass
 
     def on_step_begin(self, args, state, control, **kwargs):
         if self.first_step is None:

@@ -89,10 +89,9 @@ def _reading(cls, processes):
         _reads.add(name)
         if name == "__dict__" and _getframe(1).f_globals.get("__name__") != "functools":  # its cached_property
             _reads.update(library_objects.defaults_of(cls))  # by `vars`: every field at once
-        return super(watched, self).__getattribute__(name)
+        return cls.__getattribute__(self, name)
 
     own = {"__getattribute__": __getattribute__, "__module__": cls.__module__}
     if processes > 1:
         own["world_size"] = processes  # in place of the property: here is one process
-    watched = type(cls.__name__, (cls,), own)
-    return watched
+    return type(cls.__name__, (cls,), own)

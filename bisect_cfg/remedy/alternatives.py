@@ -57,9 +57,7 @@ def situations() -> list[Situation]:
 
 
 def alternatives_for(
-    cause: Mapping[str, tuple[Value, Value]],
-    configuration: Configuration,
-    known: Collection[str] | None = None,
+    cause: Mapping[str, tuple[Value, Value]], configuration: Configuration, known: Collection[str] | None = None
 ) -> list[Alternative]:
     """Known alternatives for a cause (setting -> good and bad value) that change something, in order of merit.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bisect_cfg.common.configuration import Configuration, Value, equal
+from bisect_cfg.common.configuration import Configuration, Value, equal, is_number
 from bisect_cfg.common.parameters import parameter
 from bisect_cfg.remedy.alternatives import Alternative
 from bisect_cfg.remedy.ranges import SearchRange
@@ -132,10 +132,10 @@ def loss(proposal: Proposal, changes: Configuration, keep: Collection[str] = ())
     total = 0.0
     if offered and not proposal.cures:
         costly = max(weight(name, keep) / weight(name) for name in offered)
-        total = costly * (KNOWN_ALTERNATIVE + MERIT * proposal.merit) + OUTSIDE * proposal.outside
+        total = costly * (KNOWN_ALTERNATIVE + MERIT * (proposal.merit or 0)) + OUTSIDE * proposal.outside
     for name, value in changes.items():
         if name not in offered:
-            total += weight(name, keep) * (1 - ranges[name].share(value) if name in ranges else 1)
+            total += weight(name, keep) * (1 - ranges[name].share(value) if name in ranges and is_number(value) else 1)
     return total
 
 

@@ -8,7 +8,7 @@ numbers that span a factor are measured in logarithms, Adam's betas and top_p in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -114,10 +114,9 @@ def search_range_of(
     if known.scale == "complement" and 0 <= low and high < 1:
         kind = "complement"
     points = _spaced(kind, good, bad)
-    if whole:
-        between = _counts(points, low, high, is_valid)
-    else:
-        between = [value for value in _shortest(kind, good, points, bad) if is_valid(value)]
+    between: Iterable[float] = (
+        _counts(points, low, high, is_valid) if whole else filter(is_valid, _shortest(kind, good, points, bad))
+    )
     return SearchRange(name, kind, whole, (good, *sorted(between, reverse=bad < good), bad))
 
 

@@ -20,7 +20,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from bisect_cfg.common.configuration import Configuration, Value
+from bisect_cfg.common.configuration import Configuration, Value, is_number
 from bisect_cfg.remedy.ranges import SearchRange
 from bisect_cfg.store.causes import Part
 
@@ -289,7 +289,7 @@ class _Walk:
         """
         wanted = self.terms.verify_steps if aim is Aim.VERIFY else self.terms.horizon
         steps = self.terms.steps_for(configuration, wanted)
-        answers, missing = [], []
+        answers, missing = list[Ran](), list[Attempt]()
         for seed in seeds:
             attempt = Attempt(configuration, seed, steps, aim, reason)
             told = {ran.answers(steps): ran for ran in reversed(self.runs.get(attempt.key, ()))}
@@ -354,7 +354,7 @@ class _Walk:
                 return [], failed
             self.stepped_back += 1
             for moving in movable:
-                value = moving.back(self.changes[moving.name], STEP_BACK)
-                if self.stepped_back >= STEPS_BACK or value == self.changes[moving.name]:
-                    value = moving.good
+                now, value = self.changes[moving.name], moving.good
+                if self.stepped_back < STEPS_BACK and is_number(now) and (near := moving.back(now, STEP_BACK)) != now:
+                    value = near
                 self.changes[moving.name] = self._valid(moving, value)

@@ -57,13 +57,14 @@ def warmup_of(values: Configuration, total: int | None) -> int | None:
     unknown number of steps."""
     if parameter("warmup_steps").idle(values):
         return 0
-    steps = values.get("warmup_steps") or 0
+    given = (values.get(name) for name in ("warmup_steps", "warmup_ratio", "max_steps"))
+    steps, ratio, most = (value if is_number(value) else 0 for value in given)
     if steps >= 1:
         return math.ceil(steps)
-    share = steps or values.get("warmup_ratio") or 0  # transformers 5 reads a warmup_steps below 1 as a share
+    share = steps or ratio  # transformers 5 reads a warmup_steps below 1 as a share
     if not share:
         return 0
-    total = (values.get("max_steps") or 0) if total is None else total
+    total = int(most) if total is None else total
     return math.ceil(share * total) if total > 0 else None
 
 
@@ -93,5 +94,5 @@ def left_out(values: Configuration) -> dict[str, Value]:
 
 def reached_full_rate(rows: Sequence[Row], learning_rate: Value) -> bool | None:
     """Whether a run came to the learning rate that was asked for; None if its metric rows do not say."""
-    seen = [row["learning_rate"] for row in rows if is_number(row.get("learning_rate"))]
+    seen = [rate for row in rows if is_number(rate := row.get("learning_rate"))]
     return max(seen) >= FULL_RATE * learning_rate if seen and is_number(learning_rate) else None

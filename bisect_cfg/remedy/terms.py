@@ -119,7 +119,7 @@ class Isolated:
             return None
         overrides = settings.overrides({**settings.bad, **changes})
         answer = self._trials.site.checks.resolve(settings.build_request({**settings.bad, **changes}))
-        if answer.error is not None:
+        if answer.values is None:
             return None
         values = {name: value for name, value in answer.values.items() if not parameter(name).pinned}
         rest = {name: value for name, value in overrides.items() if not name.startswith("args.")}
@@ -212,7 +212,7 @@ class Isolated:
         """Whether a run was healthy."""
         seen, values = run.seen, self.values(attempt.configuration)
         verdict = run.judged(replace(self._standard, scaler=values.get("fp16") is True))
-        if seen.invalid:
+        if seen.died is not None and seen.invalid:
             return Health(False, None, f"cannot be built: {seen.died.message.rstrip('.')}", 0, INVALID)
         if seen.died is not None:
             return Health(False, verdict, "", verdict.step or 0, str(seen.died))

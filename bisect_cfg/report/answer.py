@@ -39,7 +39,7 @@ RUNNING, UNFINISHED, EMPTY = "running", "unfinished", "empty"
 """What a study without an answer has as its status."""
 
 
-class Failure(Part):
+class Failure(Part, frozen=True):
     """A failure; `text` is what the run does, as `Cause.text`."""
 
     kind: str = ""
@@ -54,14 +54,14 @@ class Failure(Part):
     log: str | None = None
 
 
-class Placement(Part):
+class Placement(Part, frozen=True):
     """Where the models of the user's own run were when it began to train, by rank."""
 
     ranks: dict[str, Any]
     findings: tuple[PlacementFinding, ...] = ()
 
 
-class KnownIssue(Part):
+class KnownIssue(Part, frozen=True):
     """What is known about the failure; `environment`: whether that is at fault, whatever setting triggers it."""
 
     id: str
@@ -72,7 +72,7 @@ class KnownIssue(Part):
     environment: bool = False
 
 
-class Target(Part):
+class Target(Part, frozen=True):
     """What was run; `goes_on`: the script may train again, after the training that was watched."""
 
     script: str = ""
@@ -85,7 +85,7 @@ class Target(Part):
     goes_on: bool = False
 
 
-class Origin(Part):
+class Origin(Part, frozen=True):
     """Where trials began, if not at step 0, and whether the claims were proven from there (None: not run)."""
 
     kind: str
@@ -94,14 +94,14 @@ class Origin(Part):
     proven_from_start: bool | None = None
 
 
-class Warnings(Part):
+class Warnings(Part, frozen=True):
     """An oddity of trials that passed."""
 
     text: str
     trials: tuple[int, ...]
 
 
-class Remedy(Part):
+class Remedy(Part, frozen=True):
     """A configuration next to the user's own, and what is known of it; `died`: the signature of the run for which it
     was rejected, if that died."""
 
@@ -120,7 +120,7 @@ class Remedy(Part):
     gives_up: float = 0.0
 
 
-class Recommendation(Remedy):
+class Recommendation(Remedy, frozen=True):
     """What to use instead."""
 
     configuration: dict[str, Any] = {}
@@ -143,7 +143,7 @@ class Recommendation(Remedy):
         return bool(files) and all(edit.text is not None for edit in files)
 
 
-class Answer(Part):
+class Answer(Part, frozen=True):
     """The whole answer; see docs/result.md. Of the settings that no trial varied, `not_varied` says why; `unvaried`
     are those that go by their name (data, places, seeds) and differ from a known default, which is their good value.
     `stopped` says which limit has ended the search before its time."""

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from msgspec import structs
 
-from bisect_cfg.common.configuration import Purpose, configuration_of
+from bisect_cfg.common.configuration import Purpose, configuration_of, present
 from bisect_cfg.common.failures.health import ODDITIES, Symptom
 from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.common.json_files import JsonObject
@@ -17,17 +17,7 @@ from bisect_cfg.doctor.placement import findings as placement_findings
 from bisect_cfg.explain.match import Match
 from bisect_cfg.probe.protocol import Placed, Raised, ResumeSkipped, TrainEnd, to_json
 from bisect_cfg.probe.redact import scrub
-from bisect_cfg.report.answer import (
-    Answer,
-    Failure,
-    KnownIssue,
-    Origin,
-    Placement,
-    Target,
-    Warnings,
-    of_plain,
-    plain,
-)
+from bisect_cfg.report.answer import Answer, Failure, KnownIssue, Origin, Placement, Target, Warnings, of_plain, plain
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.report.recommendation import recommendation_of, rejected_remedies
 from bisect_cfg.report.sentences import failure as sentence
@@ -203,7 +193,8 @@ def _cause(found: Findings, bad_run: Run, cause: Cause) -> Cause:
     text = scrub(sentence(shown, step, placed=not located)) + _counted_otherwise(found, proof.trials)
     more: JsonObject = {}
     subset = frozenset(proof.subset or cause.parameters)
-    again = found.script.by_hand(configuration_of(subset, found.settings.good, found.settings.bad))
+    settings = present(found.settings)
+    again = found.script.by_hand(configuration_of(subset, settings.good, settings.bad))
     if again is not None:
         more = {"command": again.line, "config": again.file and ConfigFile(*again.file)}
     return structs.replace(cause, text=text, step=step, watched=_watched(found, cause), **more)
@@ -294,12 +285,15 @@ def _target(found: Findings) -> Target:
     """What was run, and which training of the script the answer is about."""
     script, run = found.script, found.bad_run
     capture = read_capture(run.traces.events.rows) if run is not None else None
-    which = () if capture is None else (capture.training.number, capture.training.trainer, capture.args.cls)
     skipped = None if run is None else run.traces.event(ResumeSkipped)
     arguments = tuple(script.shown_arguments)
     resumes_from = None if skipped is None or found.origin is not None else skipped.path
     goes_on = run is not None and run.traces.completed is None and run.traces.event(TrainEnd) is not None
-    return Target(str(script.path), arguments, script.shown, *which, resumes_from=resumes_from, goes_on=goes_on)
+    target = Target(str(script.path), arguments, script.shown, resumes_from=resumes_from, goes_on=goes_on)
+    if capture is None:
+        return target
+    training, config = capture.training, capture.args.cls
+    return structs.replace(target, training=training.number, trainer=training.trainer, config=config)
 
 
 def _environments(environments: Environments) -> JsonObject:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from bisect_cfg.common.configuration import Status
+from bisect_cfg.common.configuration import Status, present
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.explain.match import Match
@@ -64,5 +64,4 @@ class Findings:
     @cached_property
     def places(self) -> Places:
         """Where the settings of the run are written; its factors must be known. Reads the user's files."""
-        assert self.settings is not None
-        return places_of(self.script, self.settings, self.bad_run)
+        return places_of(self.script, present(self.settings), self.bad_run)

@@ -71,10 +71,7 @@ def page(recorded: Recorded) -> str:
     folder, recorded = recorded.folder, anonymous(recorded)
     answer = recorded.answer
     suspicion = figures.suspicion(recorded)
-    sections = {
-        "suspicion": [] if suspicion is None else [suspicion],
-        "trace": figures.traces(recorded),
-    }
+    sections = {"suspicion": [] if suspicion is None else [suspicion], "trace": figures.traces(recorded)}
     lines = lines_of(answer, None if folder is None else Path(shared(str(folder))))
     every = rows(answer)
     return _template().render(

@@ -130,10 +130,7 @@ class View(Listener):
     def __enter__(self) -> Self:
         if self._live_wanted:
             self._live = Live(
-                get_renderable=lambda: Cleaned(self._render()),
-                console=self.console,
-                auto_refresh=False,
-                transient=True,
+                get_renderable=lambda: Cleaned(self._render()), console=self.console, auto_refresh=False, transient=True
             )
             self._live.__enter__()
             self._over.clear()

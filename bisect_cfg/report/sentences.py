@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bisect_cfg.common.cells import SUFFIX
+from bisect_cfg.common.configuration import present
 from bisect_cfg.common.failures.health import RULES
 from bisect_cfg.probe.protocol import Origin as Resumption
 from bisect_cfg.remedy.terms import Health
@@ -43,8 +44,7 @@ def failure(shown: Verdict, step: int | None = None, placed: bool = True) -> str
             this run.
         placed: whether the place belongs to it, as far as that is known.
     """
-    signature = shown.signature
-    assert signature is not None
+    signature = present(shown.signature)
     seen, kind, name = shown.seen, signature.kind, signature.name
     said = shown.message.rstrip(".")
     other = step is not None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bisect_cfg.common.configuration import Name, Value
+from bisect_cfg.common.configuration import Name, Value, present
 from bisect_cfg.common.files import read_text
 from bisect_cfg.common.words import short_path
 from bisect_cfg.errors import InputError
@@ -53,13 +53,13 @@ def rewrites_of(found: Recommended) -> list[Rewrite]:
     for path in dict.fromkeys(edit.file for edit in found.edits if edit.file is not None):
         edits = [edit for edit in found.edits if edit.file == path]
         by_hand = "\n".join(["Change it by hand:", *(f"{_where(edit)}: {edit.new.strip()}" for edit in edits)])
-        if any(edit.text is None for edit in edits):
+        spans = [Span(edit.start or 0, edit.end or 0, edit.text) for edit in edits if edit.text is not None]
+        if len(spans) < len(edits):
             raise InputError(f"An edit of {path} cannot be written.", by_hand)
         try:
             text = read_text(path)
         except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-        spans = [Span(edit.start, edit.end, edit.text) for edit in edits]
         after = text if hash_of(text) == edits[0].after else splice(text, spans)
         if hash_of(after) != edits[0].after or (after != text and hash_of(text) != edits[0].before):
             message = f"{path} is not the file that the study read: it was changed since. Nothing was written."
@@ -69,10 +69,7 @@ def rewrites_of(found: Recommended) -> list[Rewrite]:
 
 
 def apply(
-    found: Recommended,
-    build: Callable[[], Built] | None,
-    agree: Callable[[], bool],
-    say: Callable[[str], None],
+    found: Recommended, build: Callable[[], Built] | None, agree: Callable[[], bool], say: Callable[[str], None]
 ) -> int:
     """Show the edits of a recommendation, write them into the files, and see that the script then has its values.
 
@@ -160,9 +157,8 @@ def told(found: Recommended) -> Iterator[str]:
 
 def stale_comments(edit: ShownEdit, changes: Mapping[str, Change]) -> Iterator[str]:
     """Comments on the new lines that speak of the setting or of its old value."""
-    for line in edit.new.splitlines():
-        comment = _COMMENT.search(line)
-        for name in edit.settings if comment else ():
+    for comment in filter(None, map(_COMMENT.search, edit.new.splitlines())):
+        for name in edit.settings:
             words = {name.rpartition(".")[2], str(changes[name].before)}
             if any(re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", comment["text"]) for word in words):
                 yield f"  Look at the comment, it may no longer be right: #{comment['text']}"
@@ -171,7 +167,7 @@ def stale_comments(edit: ShownEdit, changes: Mapping[str, Change]) -> Iterator[s
 
 def _where(edit: ShownEdit) -> str:
     cell = "" if edit.cell is None else f", cell {edit.cell}, line {edit.line}"
-    return f"{short_path(edit.file)}{cell or ':' + str(edit.line)}"
+    return f"{short_path(present(edit.file))}{cell or ':' + str(edit.line)}"
 
 
 # ---------------------------------------------------------------------------------------------------------- on the disk

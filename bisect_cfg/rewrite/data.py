@@ -12,10 +12,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from bisect_cfg.common.configuration import Configuration, Value
+from bisect_cfg.common.configuration import Configuration, Value, present
 from bisect_cfg.common.files import load_json, load_toml, load_yaml
 from bisect_cfg.rewrite.spans import Change, Piece, Place, Span, plain, same, splice
 
@@ -37,7 +38,8 @@ _COMMENT = re.compile(r"(?:[ \t]+#.*|[ \t]*)\r?$")
 def read(path: Path, text: str) -> Value:
     """The content of a file, a mapping as a rule; None if it is not what its name says."""
     try:
-        content = {".json": load_json, ".toml": load_toml}.get(path.suffix, load_yaml)(text)
+        suffix = path.suffix
+        content = load_json(text) if suffix == ".json" else load_toml(text) if suffix == ".toml" else load_yaml(text)
     except ValueError:
         return None
     return {} if content is None else content
@@ -69,13 +71,11 @@ def added(path: Path, text: str, values: Configuration, fields: Collection[str])
     for entry in (
         one for key in reversed(_at(content, table)) for one in _entries(path, text, [key]) if (*table, key) in one.ways
     ):
-        quote, equals = re.match(r"""(["']?)[\w.-]+["']?([ \t]*[:=])""", text[entry.key :]).groups()
+        quote, equals = present(re.match(r"""(["']?)[\w.-]+["']?([ \t]*[:=])""", text[entry.key :])).groups()
         indent = text[text.rfind("\n", 0, entry.key) + 1 : entry.key]
         between = " " if indent.strip() else ("\r\n" if "\r\n" in text else "\n") + indent
-        pairs = [
-            f"{between}{quote}{name}{quote}{equals} {_value_text(path, plain(new))}" for name, new in values.items()
-        ]
-        end = entry.end + len(re.match(r".*?(?=\r?$)", text[entry.end :], re.MULTILINE)[0])
+        pairs = [f"{between}{quote}{key}{quote}{equals} {_value_text(path, plain(new))}" for key, new in values.items()]
+        end = entry.end + len(present(re.match(r".*?(?=\r?$)", text[entry.end :], re.MULTILINE))[0])
         for start, new in ((end, "".join(pairs)), (entry.end, "".join(f",{pair}" for pair in pairs))):
             if proven(path, text, splice(text, [Span(start, start, new)]), goal):
                 return Piece(start, start, new, goal)
@@ -108,7 +108,7 @@ def _exactly(value: Value) -> str:
     return json.dumps(json.loads(json.dumps(value)), sort_keys=True)
 
 
-def _at(value: Value, keys: Keys) -> Value:
+def _at(value: Any, keys: Keys) -> Any:
     for key in keys:
         value = value[key]
     return value
@@ -159,7 +159,7 @@ def _entries(path: Path, text: str, names: Collection[str]) -> Iterator[_Entry]:
 
 def _ends(text: str, start: int) -> Iterator[int]:
     """Where the value that begins there may end, the longest text first; a comment after it is no part of it."""
-    line = re.match(r".*?(?=\r?$)", text[start:], re.MULTILINE)[0]
+    line = present(re.match(r".*?(?=\r?$)", text[start:], re.MULTILINE))[0]
     ends = [len(_COMMENT.sub("", line)), len(line.rstrip())]
     if text[start : start + 1] in ("[", "{"):
         ends += [found.end() for found in re.finditer(r"[\]}]", text[start:])][:_MOST_ENDS]

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bisect_cfg.common.cells import SUFFIX, CellLine, cells_in, code_cells, place_in, script_of
-from bisect_cfg.common.configuration import UNSET, Configuration, equal
+from bisect_cfg.common.configuration import UNSET, Configuration, equal, present
 from bisect_cfg.common.files import read_text
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.rewrite import data, launch, python
@@ -110,7 +110,7 @@ class Edits:
         for lines, span, line, cell in zip(self.spans[path], spans, first, cells, strict=True):
             skipped, old, new = _without_common_lines(text[lines.start : lines.end], lines.new)
             secret = span is None or scrub(span.new) != span.new
-            written = () if secret else (span.start, span.end, span.new, *hashes)
+            written = () if span is None or secret else (span.start, span.end, span.new, *hashes)
             at = str(path), (cell.line if cell else line) + skipped, cell and cell.cell
             yield ShownEdit(scrub(old), scrub(new), lines.names, *at, *written)
 
@@ -124,7 +124,7 @@ def edits_for(places: Places, changes: Changes) -> Edits:
     """The edits that make changes."""
     if places.command is not None:
         return _of_command(places.command, changes)
-    return edits_of(places, wanted(places.settings, changes))
+    return edits_of(places, wanted(present(places.settings), changes))
 
 
 def wanted(settings: Factors, changes: Changes) -> list[Change]:
@@ -150,7 +150,8 @@ def edits_of(places: Places, changes: Sequence[Change]) -> Edits:
     missing += [draft.make(change) for change in own if not change.added]
     missing += draft.add([change for change in own if change.added])
     flags = draft.words.spans()
-    spans = {**({None: flags} if flags else {}), **{path: draft.spans[path] for path in sorted(draft.spans)}}
+    spans: dict[Path | None, Sequence[Span]] = {None: flags} if flags else {}
+    spans |= {path: draft.spans[path] for path in sorted(draft.spans)}
     found = Edits(spans, tuple(one for one in missing if one is not None), draft.texts)
     return replace(found, command=shell_line(shlex.split(found.after(None)))) if flags else found
 
@@ -160,7 +161,7 @@ class _Draft:
 
     def __init__(self, places: Places) -> None:
         self._places, self.words = places, Words(places.words, places.fields)
-        self.texts: dict[Path | None, str] = {None: self.words.text, **places.files, **places.python}
+        self.texts = dict[Path | None, str]([(None, self.words.text), *places.files.items(), *places.python.items()])
         self.spans: dict[Path, list[Span]] = {}
         self._pieces: dict[Path, list[tuple[str, Piece]]] = {}
 
@@ -346,4 +347,5 @@ def _without_common_lines(old: str, new: str) -> tuple[int, str, str]:
     ours, theirs = _lines(old), _lines(new)
     first = len(os.path.commonprefix([ours, theirs]))
     last = len(os.path.commonprefix([ours[first:][::-1], theirs[first:][::-1]]))
-    return first, *("".join(lines[first : len(lines) - last]).rstrip("\r\n") for lines in (ours, theirs))
+    old, new = ("".join(lines[first : len(lines) - last]).rstrip("\r\n") for lines in (ours, theirs))
+    return first, old, new

@@ -51,7 +51,7 @@ class Places:
 
 def places_of(target: Target, settings: Factors, bad_run: Any) -> Places:
     """Where the settings of a target are written; the run of the user's own command tells what it opened."""
-    if not settings.seen:
+    if isinstance(target, CommandTarget):
         return Places(command=target, settings=settings)
     args, traces = settings.capture.args, bad_run.traces
     script = target.path.absolute()
@@ -76,7 +76,7 @@ def places_of(target: Target, settings: Factors, bad_run: Any) -> Places:
         args.types,
         {row.name for row in traces.all(Assigned) if row.index == args.index},
         built,
-        own.flags if (own := settings.capture.others.get("script")) is not None else {},
+        passed.flags if (passed := settings.capture.others.get("script")) is not None else {},
         settings,
     )
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 
-from bisect_cfg.common.configuration import Configuration, Value
+from bisect_cfg.common.configuration import Configuration, Value, present
 from bisect_cfg.rewrite.places import Places
 from bisect_cfg.rewrite.spans import Change, Piece, Place, parsed, plain, same
 
@@ -55,10 +55,8 @@ class _Source:
 
     def span(self, node: ast.expr | ast.keyword) -> tuple[int, int]:
         """From where a node begins in the text to where it ends."""
-        ends = ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
-        start, end = (
-            self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode()) for line, column in ends
-        )
+        ends = ((node.lineno, node.col_offset), (present(node.end_lineno), present(node.end_col_offset)))
+        start, end = (self._starts[line - 1] + len(self._lines[line - 1].encode()[:at].decode()) for line, at in ends)
         return start, end
 
     def code(self, node: ast.expr) -> str:
@@ -75,12 +73,12 @@ def _gifts_of(node: ast.AST) -> Iterator[_Gift]:
             names, default = _option(node), [word.value for word in node.keywords if word.arg == "default"]
             yield from (_Gift(name, default[0], "default", also=names) for name in names if default)
         case ast.Dict():
-            pairs = zip(map(_string, node.keys), node.values, strict=True)
-            yield from (_Gift(name, value, "key", node) for name, value in pairs if name)
+            entries = zip(map(_string, node.keys), node.values, strict=True)
+            yield from (_Gift(name, value, "key", node) for name, value in entries if name)
         case ast.Assign():
             yield from (_assigned(target, node.value, "variable") for target in node.targets)
-        case ast.AnnAssign(value=ast.expr()):
-            yield _assigned(node.target, _default_of(node.value), "default")
+        case ast.AnnAssign(value=ast.expr() as value):
+            yield _assigned(node.target, _default_of(value), "default")
         case ast.AugAssign() | ast.For() | ast.comprehension():
             yield _assigned(node.target, None, "variable")
         case ast.arguments():
@@ -89,7 +87,7 @@ def _gifts_of(node: ast.AST) -> Iterator[_Gift]:
                 *zip(positional, node.defaults[::-1], strict=False),
                 *zip(node.kwonlyargs, node.kw_defaults, strict=True),
             ]
-            yield from (_Gift(one.arg, _default_of(value), "default") for one, value in pairs if value)
+            yield from (_Gift(one.arg, _default_of(value), "default") for one, value in pairs if value is not None)
 
 
 def _assigned(target: ast.expr, value: ast.expr | None, kind: str) -> _Gift:
@@ -139,11 +137,12 @@ def proven(path: Path, text: str, after: str, goal: Mapping[ast.AST, object]) ->
 
 def _form(node: object, goal: Mapping[ast.AST, object]) -> object:
     """A tree as values that can be compared, with some nodes exchanged."""
+    if isinstance(node, ast.AST):
+        node = goal.get(node, node)
     if isinstance(node, list):
         return [_form(one, goal) for one in node]
     if not isinstance(node, ast.AST):
         return repr(node)
-    node = goal.get(node, node)
     return type(node), [_form(value, goal) for _, value in ast.iter_fields(node)]
 
 
@@ -167,10 +166,12 @@ def places(where: Places, change: Change, names: Collection[str]) -> list[tuple[
         direct = [gift for gift in gifts if change.field and gift.within == change.field]
         gifts = direct or [gift for gift in gifts if gift.kind == "keyword" and gift.holder in calls] or gifts
     own = {node.name for source in sources for node in source.nodes if isinstance(node, ast.ClassDef)}
-    gifts = [gift for gift in gifts if gift.kind != "keyword" or _counts(_called(gift.holder.func), own, config)]
+    gifts = [
+        one for one in gifts if not isinstance(one.holder, ast.Call) or _counts(_called(one.holder.func), own, config)
+    ]
     bound = {gift.name for gift in gifts if gift.value is None}
     once = {id(gift.value): gift for gift in gifts if gift.value is not None}  # an option has several names
-    return [(gift.source.path, _place(gift, change, gift.name not in bound)) for gift in once.values()]
+    return [(present(gift.source).path, _place(gift, change, gift.name not in bound)) for gift in once.values()]
 
 
 def _config_calls(
@@ -186,7 +187,7 @@ def _config_calls(
     there = [
         (source, call)
         for source, call in found
-        if line and str(source.path.absolute()) == line[0] and call.lineno <= line[1] <= call.end_lineno
+        if line and str(source.path.absolute()) == line[0] and call.lineno <= line[1] <= present(call.end_lineno)
     ]
     return there or found
 
@@ -199,22 +200,24 @@ def _counts(owner: str, own: Collection[str], config: str) -> bool:
 
 def _place(gift: _Gift, change: Change, certain: bool) -> Place:
     """A gift as a place; certain: nothing else binds its name to what is not written there."""
-    node, source = gift.value, gift.source
+    value, source = present(gift.value), present(gift.source)
+    node = value
     while isinstance(node, ast.Call) and _called(node.func) in CONVERSIONS and len(node.args) == 1:
         node = node.args[0]
     code = source.code(node)
-    shown = f"{gift.name}{'=' if gift.kind == 'keyword' else ' = '}{source.code(gift.value)}"
+    shown = f"{gift.name}{'=' if gift.kind == 'keyword' else ' = '}{source.code(value)}"
     dtype = isinstance(node, ast.Attribute) and _called(node.value) == "torch"  # torch.float16, or its name
     read_from = () if dtype else _names(node)
-    value = node.attr if dtype else parsed(code)
-    literal_there = dtype or isinstance(node, ast.Constant) or not isinstance(value, str)
-    matches = certain and not read_from and literal_there and same(value, change.old)
+    now = node.attr if isinstance(node, ast.Attribute) and dtype else parsed(code)
+    literal_there = dtype or isinstance(node, ast.Constant) or not isinstance(now, str)
+    matches = certain and not read_from and literal_there and same(now, change.old)
 
     def put(new: Value) -> Piece | None:
         made = _tree(written := literal(new, code))
-        return None if made is None else Piece(*source.span(node), written, {node: made.body[0].value})
+        first = None if made is None else made.body[0]
+        return Piece(*source.span(node), written, {node: first.value}) if isinstance(first, ast.Expr) else None
 
-    return Place(source.span(gift.value)[0], " ".join(shown.split()), matches, put, (*read_from, *gift.also))
+    return Place(source.span(value)[0], " ".join(shown.split()), matches, put, (*read_from, *gift.also))
 
 
 def _names(node: ast.expr) -> tuple[str, ...]:
@@ -237,12 +240,12 @@ def _names(node: ast.expr) -> tuple[str, ...]:
 def added(where: Places, values: Configuration) -> tuple[Path, Piece] | None:
     """The piece that adds keywords to the one call that builds the training config; None if that cannot be done."""
     found = _config_calls(_sources(where.python), (where.config,), where.built.get(ARGS))
-    given = [source.span(one)[1] for source, call in found for one in (*call.args, *call.keywords)]
+    given = [source.span(one)[1] for source, call in found for one in (*call.args, *(k.value for k in call.keywords))]
     if len(found) != 1 or not given:
         return None
     source, call = found[0]
     pairs = ", ".join(f"{name}={literal(value)}" for name, value in values.items())
-    more = ast.parse(f"f({pairs})", mode="eval").body.keywords
+    more = [ast.keyword(name, ast.parse(literal(value), mode="eval").body) for name, value in values.items()]
     goal = {call: ast.Call(call.func, call.args, [*call.keywords, *more])}
     return source.path, Piece(max(given), max(given), f", {pairs}", goal)
 
@@ -283,5 +286,6 @@ def _default_of(value: ast.expr) -> ast.expr:
     made = given.get("default", given.get("default_factory", value))
     if isinstance(made, ast.Lambda):
         return made.body
-    is_option = made is value and isinstance(value, ast.Call) and _called(value.func) in ("Option", "Argument")
-    return value.args[0] if is_option and value.args else made
+    if made is value and isinstance(value, ast.Call) and _called(value.func) in ("Option", "Argument") and value.args:
+        return value.args[0]
+    return made

@@ -9,14 +9,14 @@ import msgspec
 from bisect_cfg.store.causes import Part
 
 
-class Change(Part):
+class Change(Part, frozen=True):
     """What a setting is changed from, and to."""
 
     before: Any = msgspec.field(name="from", default=None)
     to: Any = None
 
 
-class ShownEdit(Part):
+class ShownEdit(Part, frozen=True):
     """A place to change; `file` None: the command line. `apply` needs the span, the text to put there, and the hashes
     of the file before and after all edits; without them it cannot be written."""
 
@@ -33,7 +33,7 @@ class ShownEdit(Part):
     after: str | None = None
 
 
-class Unplaced(Part):
+class Unplaced(Part, frozen=True):
     """A setting that no edit changes: why not, and what to write instead."""
 
     setting: str
@@ -41,7 +41,7 @@ class Unplaced(Part):
     add: str
 
 
-class Recommended(Part):
+class Recommended(Part, frozen=True):
     """What `apply` writes."""
 
     changes: dict[str, Change] = {}

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import yaml
 
-from bisect_cfg.common.configuration import Configuration, Name, Value, equal
+from bisect_cfg.common.configuration import Configuration, Name, Value, equal, present
 from bisect_cfg.probe.redact import mask, scrub
 from bisect_cfg.rewrite import data
 from bisect_cfg.rewrite.edits import Changes, Edits
@@ -25,12 +25,12 @@ def safe_config(places: Places, changes: Changes, edits: Edits, title: str = TIT
     """The content of safe_config.yaml."""
     told = [f"Besides, where you train: {one.add}" for one in edits.unplaced if one.setting.startswith(PACKAGE)]
     title = "\n# ".join([title, *told])  # what is installed stands in no configuration
-    safe = {**places.settings.bad, **{name: change.to for name, change in changes.items()}}
+    safe = {**present(places.settings).bad, **{name: change.to for name, change in changes.items()}}
     if places.command is not None:
         everything = replace(places.command.template, parts=(), config_format="yaml")
         return scrub(f"# {title}\n{everything.config(places.command.settings(safe))}")
     own = _own_file(edits)
-    return scrub(safe_yaml(places.settings, safe, title)) if own is None else f"# {title}\n{own}"
+    return scrub(safe_yaml(present(places.settings), safe, title)) if own is None else f"# {title}\n{own}"
 
 
 def diff_of_values(settings: Factors, changes: Changes) -> str:
@@ -67,10 +67,10 @@ def safe_yaml(settings: Factors, safe: Configuration, title: str = TITLE) -> str
             if factor is None or not equal(value, factor.bad):
                 comments.append(f"{name}: {_value_of(value)}  (set it in the script)")
         elif key and factor:
-            current = dict(entries(values.get(setting)) or {})
-            values[setting] = {**current, key: value}
+            current = {**(entries(values.get(setting)) or {}), key: value}
             if value is None and equal(value, factor.good):
-                del values[setting][key]
+                del current[key]
+            values[setting] = current
         else:
             values[name] = value
     for name in [name for name, value in values.items() if _holds_secret(name, value)]:
@@ -93,7 +93,7 @@ def _holds_secret(name: str, value: Value) -> bool:
         return "$secret" in value or any(_holds_secret(str(key), item) for key, item in value.items())
     if isinstance(value, (list, tuple)):
         return any(_holds_secret(name, item) for item in value)
-    return mask(value, name) != value
+    return bool(mask(value, name) != value)
 
 
 def _without_secrets(value: Value) -> Value:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bisect_cfg.common.configuration import Value, equal
 
@@ -59,7 +59,7 @@ class Piece:
     start: int
     end: int
     new: str
-    goal: Mapping[object, object] = field(default_factory=dict)
+    goal: Mapping[Any, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

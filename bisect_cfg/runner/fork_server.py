@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from bisect_cfg.common.configuration import present
 from bisect_cfg.common.json_files import make_folder, write_json
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe import protocol
@@ -36,9 +37,12 @@ from bisect_cfg.runner.supervisor_process import server_socket
 from bisect_cfg.targets.captured import Capture
 from bisect_cfg.targets.launch_settings import ACCELERATE, shares_out
 from bisect_cfg.targets.launchers import accelerate_launch
+from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.target import Target
 
-Answer = TypeVar("Answer", bound=Message)
+Question = protocol.Trial | protocol.Resolve
+Reply = protocol.Ready | protocol.Forked | protocol.Ended | protocol.Resolved
+Answer = TypeVar("Answer", protocol.Forked, protocol.Resolved)
 
 BUILD_SECONDS = 120.0
 """Limit for building one configuration. It takes milliseconds; the first may import more modules, and one that opens a
@@ -139,7 +143,7 @@ class ForkServer:
             self._ours.shutdown(socket.SHUT_RDWR)
         self._process.end()
 
-    def _ask(self, message: Message, kind: type[Answer], seconds: float, run: Run | None) -> Answer:
+    def _ask(self, message: Question, kind: type[Answer], seconds: float, run: Run | None) -> Answer:
         question = _Question(run)
         try:
             with self._lock:
@@ -168,7 +172,7 @@ class ForkServer:
             for question in self._asked.values():
                 question.take(None)
 
-    def _take(self, answer: Message) -> None:
+    def _take(self, answer: Reply) -> None:
         if isinstance(answer, protocol.Ready):
             self._ready.put(answer)
             return
@@ -206,6 +210,11 @@ class Starts:
         self.capture, self.seconds, self.launched = capture, seconds, launched
 
     @property
+    def _script(self) -> Script:
+        assert isinstance(self.target, Script)  # no process of another command has a probe
+        return self.target
+
+    @property
     def patience(self) -> float:
         """Seconds for reaching a fork point, or the training."""
         return max(PHASE_SECONDS, SERVER_PATIENCE * self.seconds)
@@ -241,7 +250,7 @@ class Starts:
         with self._lock:
             if self.start == COLD or self.start_at(self.start) is not None:
                 return None
-            server = self._server
+            server = present(self._server)
         each = [request]
         if self.launched is not None:
             processes = request.processes or self.launched.typed
@@ -264,7 +273,7 @@ class Starts:
     ) -> tuple[list[str], dict[str, str]]:
         """The command of a cold trial whose processes meet at the port, and additional environment variables; with the
         packages of an environment in place of the user's."""
-        script, launched, logs = self.target, self.launched, Path(request.folder) / "launcher"
+        script, launched, logs = self._script, self.launched, Path(request.folder) / "launcher"
         variables: Mapping[str, str] = {}
         if environment is not None:
             script, variables = script.under(environment.python), environment.variables
@@ -279,6 +288,7 @@ class Starts:
             return script.command_at(port, logs), dict(variables)
         elif processes > 1 or (request.launcher is None and shares_out(launched.given[0], request.env)):
             launch = script.launch
+        launched = present(launched)
         if launch is None:
             return list(launched.words), {**launched.shared, **variables}
         command = launch.with_processes(processes, launched.typed).command(script.arguments, port, logs)
@@ -299,7 +309,7 @@ class Starts:
                             f"The process in which configurations are checked cannot be started: {reason}.",
                             f"Its log is {self.folder / 'log.txt'}.",
                         )
-                server = self._server
+                server = present(self._server)
             try:
                 return server.resolve(item)
             except ServerGone:
@@ -324,7 +334,7 @@ class Starts:
             self._server = self._new_server()
             reason = self._server.wait_until_ready(self.patience, self._interrupted)
         if reason is None and fork_point is not None:
-            self._server.advance(fork_point(self.capture))
+            self._server.advance(fork_point(present(self.capture)))
             reason = self._server.wait_until_ready(self.patience, self._interrupted)
         if reason is not None:
             self.close()
@@ -335,11 +345,11 @@ class Starts:
     def _new_server(self) -> ForkServer:
         make_folder(self.folder)
         modules = () if self.capture is None or self.capture.prepares else self.capture.modules
-        launched, command, shared = self.launched, self.target.command, {}
+        launched, command, shared = self.launched, self.target.command, dict[str, str]()
         if launched is not None:
-            command, shared = launched.words, launched.shared
+            command, shared = list(launched.words), launched.shared
         elif self.capture is not None and self.capture.started:  # the script is not run, but these libraries train
             python = self.capture.environment.get("executable") or self.target.python
-            command = [str(python), str(self.target.runs), *self.target.arguments]
+            command = [str(python), str(self._script.runs), *self.target.arguments]
         environment = {**os.environ, **shared}
         return ForkServer(command, environment, modules, self.folder, self.supervisor)

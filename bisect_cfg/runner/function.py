@@ -24,7 +24,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from bisect_cfg.common.configuration import Configuration, Outcome, Value, shown
+from bisect_cfg.common.configuration import Configuration, Outcome, Value, present, shown
 from bisect_cfg.common.failures.signals import signal_name
 from bisect_cfg.common.failures.signature import from_exception
 from bisect_cfg.common.json_files import digest, strict
@@ -124,7 +124,7 @@ class FunctionRunner:
         new = {name: value for name, value in configuration.items() if id(value) not in places}
         message = pickle.dumps([{name: places.get(id(value)) for name, value in configuration.items()}, new])
         with open(os.memfd_create("answer"), "rb") as answer:
-            run = self._supervisor.call(message, answer.fileno())
+            run = present(self._supervisor).call(message, answer.fileno())
             self._running.add(run)
             try:
                 code = run.wait(self._timeout)
@@ -133,7 +133,8 @@ class FunctionRunner:
                 self._running.discard(run)
             answer.seek(0)
             with contextlib.suppress(Exception):  # it died while writing, or its own code wrote there
-                return pickle.load(answer)
+                result: TrialResult = pickle.load(answer)
+                return result
         if code is None:
             return TrialResult(Outcome.FAIL, "hang", f"no answer within {self._timeout:g} s")
         return _result_of_status(code)

@@ -15,25 +15,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bisect_cfg.common.configuration import Name
+from bisect_cfg.common.configuration import Name, present
 from bisect_cfg.common.failures import signature as signatures
+from bisect_cfg.common.failures.health import Row, number, step_of
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.text import clean, normalise, plain
 from bisect_cfg.probe import protocol
 from bisect_cfg.probe.redact import scrub
 from bisect_cfg.runner.checkpoints import in_words
 from bisect_cfg.runner.ranks import Rank, only_noticed, ranks_of
-from bisect_cfg.runner.traces import Row, Traces, innermost_frame, tail_of_log
-from bisect_cfg.runner.verdict import (
-    CANNOT_RUN,
-    INVALID,
-    REFUSED,
-    SKIPPED,
-    UNWATCHED,
-    Metrics,
-    Observation,
-    trace_of,
-)
+from bisect_cfg.runner.traces import Traces, innermost_frame, tail_of_log
+from bisect_cfg.runner.verdict import CANNOT_RUN, INVALID, REFUSED, SKIPPED, UNWATCHED, Metrics, Observation, trace_of
 from bisect_cfg.runner.watch import Ending
 
 LINE_SHOWN = 300
@@ -79,7 +71,7 @@ def observe(traces: Traces, ending: Ending) -> Observation:
         seconds=ending.seconds,
         trained=begun is not None,
         before=blamed.before,
-        training_seconds=(rows[-1].get("time", 0.0) - begun.time) if rows and begun else 0.0,
+        training_seconds=((number(rows[-1], "time") or 0.0) - begun.time) if rows and begun else 0.0,
     )
     return replace(seen, trace=trace_of(seen, traces.as_metrics))
 
@@ -144,14 +136,12 @@ def _death(traces: Traces, log: Path, ending: Ending) -> Observation:
     raised, end = traces.event(protocol.Raised), traces.event(protocol.TrainEnd)
     if well or (raised is not None and end is not None and not raised.final):  # one that the script only showed
         raised = None
-    weights = traces.event(protocol.NonFiniteParameters)
-    if weights is not None:
+    event = traces.event(protocol.NonFiniteParameters)
+    if event is not None:
         after = f"{raised.type}: {_line(raised.message)}" if raised else ""
-        at = max(weights.step - traces.before, 1)  # as the rows count
+        at = max(event.step - traces.before, 1)  # as the rows count
         found = Signature("non-finite", "parameters", where=_origin(rows, at))
-        return Observation(
-            found, message=f"NaN or infinite weights ({weights.parameter})", after=after, non_finite_at=at
-        )
+        return Observation(found, message=f"NaN or infinite weights ({event.parameter})", after=after, non_finite_at=at)
     if ending.hang is not None and not well:
         return Observation(Signature("hang"), message=ending.hang, place=innermost_frame(traces.folder))
     if raised is not None:
@@ -166,7 +156,7 @@ def _death(traces: Traces, log: Path, ending: Ending) -> Observation:
     if ending.exit_code is None:  # ended by us because a symptom was certain
         return Observation()
     if ending.exit_code != 0:
-        found = signatures.from_exit(ending.exit_code, log)
+        found = present(signatures.from_exit(ending.exit_code, log))
         signal = found.kind == "signal"
         return Observation(
             found, message=found.name if signal else str(found), place=innermost_frame(traces.folder) if signal else ""
@@ -180,13 +170,9 @@ def _death(traces: Traces, log: Path, ending: Ending) -> Observation:
 
 def _refused(traces: Traces) -> Observation | None:
     """Why a run says nothing about any failure: it could not be watched, or could not begin as planned."""
-    unwatched, refused, short = (
-        traces.event(protocol.Unwatched),
-        traces.event(protocol.OriginRefused),
-        traces.event(protocol.TooShort),
-    )
+    unwatched, refused = traces.event(protocol.Unwatched), traces.event(protocol.OriginRefused)
+    short, other = traces.event(protocol.TooShort), traces.event(protocol.OtherSchedule)
     invalid = traces.event(protocol.ConfigInvalid) if traces.begun is None else None
-    other = traces.event(protocol.OtherSchedule)
     if unwatched is not None:
         message = f"{unwatched.command} loaded torch where nothing could watch it, and was ended"
         return Observation(Signature(UNWATCHED), message=message)
@@ -211,7 +197,7 @@ def _refused(traces: Traces) -> Observation | None:
 def _origin(rows: Sequence[Row], step: int) -> str:
     """Where the weights became NaN, as far as metrics tell: in the backward pass, or in an optimizer step with a finite
     gradient. `Signature.same` leaves it out: the same settings may break a larger model in either."""
-    norm = next((row.get("grad_norm") for row in reversed(rows) if row["step"] == step), None)
+    norm = next((number(row, "grad_norm") for row in reversed(rows) if row["step"] == step), None)
     if norm is None:
         return ""
     return "optimizer step" if math.isfinite(norm) else "gradient"
@@ -228,7 +214,7 @@ def observe_command(traces: Traces, ending: Ending) -> Observation:
     """What was seen of a run of any command, by what it printed into ``log.txt``."""
     rows = traces.metrics.rows
     died, message = _death_of_command(traces.folder / "log.txt", ending)
-    steps = rows[-1]["step"] if rows else 0
+    steps = step_of(rows[-1]) if rows else 0
     seen = Observation(died, steps, ending.seconds, scrub(message), trained=bool(rows), counted=bool(rows))
     return replace(seen, trace=trace_of(seen, Metrics(rows)))
 
@@ -246,7 +232,7 @@ def _death_of_command(log: Path, ending: Ending) -> tuple[Signature | None, str]
     line = _complaint_in(lines)
     if code in NOT_RUN:
         return Signature(CANNOT_RUN, str(code)), line or f"exit status {code}"
-    found = signatures.from_exit(code, log)
+    found = present(signatures.from_exit(code, log))
     if found.kind == "exit":
         # Programs have few exit statuses and many failures: their messages tell these apart.
         return replace(found, message=normalise(line)), line

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bisect_cfg.common.configuration import Configuration, Purpose
+from bisect_cfg.common.failures.health import number, step_of
 from bisect_cfg.probe import protocol
 from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.traces import Traces
@@ -73,7 +74,7 @@ class Plan:
             return self.standard.failure is not None and self.standard.failure.is_among(found)
         if self.stop is StopRule.UNHEALTHY:
             return any(symptom.kind not in self.standard.usual for symptom in found)
-        return bool(found) and (over or traces.metrics.rows[-1]["step"] >= found[0].step + AFTER_SYMPTOM_STEPS)
+        return bool(found) and (over or step_of(traces.metrics.rows[-1]) >= found[0].step + AFTER_SYMPTOM_STEPS)
 
     def is_too_costly(self, traces: Traces, seconds: float) -> bool:
         """Whether a run takes longer than can be afforded, so many seconds after its start."""
@@ -82,8 +83,8 @@ class Plan:
         if self.max_step_seconds is None or traces.begun is None:
             return False
         rows = traces.metrics.rows
-        now = rows[PACE_STEPS - 1]["time"] if len(rows) >= PACE_STEPS else seconds
-        return now - traces.begun.time > PACE_STEPS * self.max_step_seconds
+        now = number(rows[PACE_STEPS - 1], "time") if len(rows) >= PACE_STEPS else None
+        return (seconds if now is None else now) - traces.begun.time > PACE_STEPS * self.max_step_seconds
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class Ranks:
         for path in self._folder.glob(f"{FOLDER}/*"):
             if path.name.isdigit() and int(path.name) not in self._known:
                 self._known[int(path.name)] = Rank(int(path.name), Traces(path))
-        said: dict[int, int] = {}  # process id -> exit code
+        said: dict[int | None, int] = {}  # process id -> exit code
         for rank in reversed(self.known):  # its own report before the launcher's, which is with the first
             if rank.number:
                 rank.traces.read()
@@ -134,7 +134,7 @@ class Ranks:
         server has waited for."""
         now, ranks = time.monotonic(), self.all
         for rank in ranks:
-            if rank.code is None and rank.pid in (codes or {}):
+            if rank.code is None and rank.pid is not None and codes and rank.pid in codes:
                 self._note(rank, codes[rank.pid])
             if rank.code is None and rank.pid is not None and not alive(rank.pid):
                 if now - self._gone.setdefault(rank.number, now) >= GRACE_SECONDS:
@@ -202,7 +202,7 @@ class FirstLaunch:
             return [self.shared]
         if processes == len(self.given) == 1 and "MASTER_PORT" not in self.given[0]:
             return [dict(self.given[0])]
-        started = self.given
+        started: Sequence[Mapping[str, str]] = self.given
         if processes != len(self.given):  # the same but for the numbers
             started = [{**self.given[0], **own} for own in given_to_each(processes)]
         found = []

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from bisect_cfg.common.cells import with_cells
-from bisect_cfg.common.configuration import Purpose, Value
+from bisect_cfg.common.configuration import Purpose, present
+from bisect_cfg.common.failures.health import number, step_of
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe import protocol
@@ -56,7 +57,7 @@ class Run:
     def steps_shown(self) -> int:
         """Steps after which it fails by itself. A command that printed no metrics before it failed may print some where
         it does not."""
-        return self.shown.step if self.seen.counted else 1
+        return present(self.shown.step) if self.seen.counted else 1
 
     @property
     def says_nothing(self) -> bool:
@@ -117,8 +118,8 @@ class Run:
     def intermediate(self) -> dict[int, float]:
         """Its most telling metric, by step."""
         rows = self.traces.metrics.rows
-        name = next((name for name in SHOWN if any(is_value(row.get(name)) for row in rows)), None)
-        return {} if name is None else {row["step"]: float(row[name]) for row in rows if is_value(row.get(name))}
+        told = ([(step_of(row), value) for row in rows if (value := number(row, name)) is not None] for name in SHOWN)
+        return dict(next(filter(None, told), []))
 
 
 def last_lines(run: Run) -> str:
@@ -128,11 +129,6 @@ def last_lines(run: Run) -> str:
     lines = unprinted(run.traces, "\n".join(tail))[-LINES_SHOWN:] or tail
     text = "\n".join("    " + line for line in lines)
     return f"Its last lines ({path}):\n{with_cells(text)}" if text else "It printed nothing."
-
-
-def is_value(value: Value) -> bool:
-    """Whether it is a number, finite or not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def purpose_again(start: str) -> Purpose:

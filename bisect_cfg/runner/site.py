@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from bisect_cfg.common.configuration import Outcome
-from bisect_cfg.common.failures.health import Row
+from bisect_cfg.common.configuration import Outcome, present
+from bisect_cfg.common.failures.health import Row, step_of
 from bisect_cfg.common.json_files import make_folder, private, write_json
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import METRICS_FILE
@@ -143,14 +143,14 @@ class Site:
     def _repeated(self, plan: Plan) -> Result:
         """The result of a plan that was run; another failure than the one under study is repeated cold, once for each
         such failure."""
-        run = self.load(plan.name)
+        run = present(self.load(plan.name))
         verdict = run.judged(plan.standard)
         other, signature = verdict.outcome is Outcome.UNRESOLVED and not run.seen.invalid, str(verdict.signature)
         if not other or COLD in (run.start, self.starts.start) or signature in self._also_cold:
             return Result(plan.name)
         again = replace(plan, name=f"{plan.name}-cold", start=COLD)
         self._run_once(again)
-        same = str(self.load(again.name).judged(plan.standard).signature) == signature
+        same = str(present(self.load(again.name)).judged(plan.standard).signature) == signature
         result = Result(plan.name, COLD_SAME) if same else Result(again.name, COLD_OTHER)
         self.see_cold(signature, result.check)
         return result
@@ -172,7 +172,7 @@ class Site:
         tool."""
         run = self._supervisor.start(command, os.environ, log.parent, log.name)
         try:
-            return run.wait()
+            return present(run.wait())
         finally:
             run.end()
 
@@ -212,7 +212,7 @@ class Site:
         """Where a run finds its packages; None for the user's environment."""
         if plan.requirements is None:
             return None
-        environment = self.environments.of(plan.requirements)
+        environment = present(self.environments).of(plan.requirements)
         program = self.target.under(environment.python).command[0]
         if os.path.isabs(program) and not os.path.exists(program):
             raise CannotBuild(f"none of these packages has a program {os.path.basename(program)}")
@@ -281,8 +281,9 @@ class Site:
     def _has_shown(self, plan: Plan, traces: Traces) -> bool:
         if plan.name in self._unneeded or plan.has_shown(traces):
             return True
-        rows = () if self.target.probed else traces.metrics.rows  # a probe itself ends a run that is long enough
-        return bool(rows) and plan.steps is not None and rows[-1]["step"] >= plan.steps
+        if self.target.probed or plan.steps is None:  # a probe itself ends a run that is long enough
+            return False
+        return any(step_of(row) >= plan.steps for row in traces.metrics.rows[-1:])
 
     def _patience(self, plan: Plan) -> hang.Patience:
         start, pauses, timeout = self.starts.patience, Pauses.of(self.folder), self._timeout

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from bisect_cfg.common.cells import place_of
-from bisect_cfg.common.failures.health import Row, Symptom, Watch
+from bisect_cfg.common.failures.health import Row, Symptom, Watch, number, step_of
 from bisect_cfg.common.failures.metric_rows import KNOWN, rows_in
 from bisect_cfg.common.json_files import private
 from bisect_cfg.common.text import plain
@@ -99,7 +99,7 @@ def _json_lines(read_row: Callable[[object], T | None]) -> Callable[[bytes, list
 def _printed_lines(lines: bytes, rows: list[Row]) -> None:
     """Take the metric rows that a command prints. Their steps are the command's own, where it prints them."""
     for row in rows_in(lines):
-        last = rows[-1]["step"] if rows else 0
+        last = step_of(rows[-1]) if rows else 0
         printed = row.values.get("step")
         if printed is None and rows and _is_again(row.values, rows[-1]):
             rows[-1] = {**row.values, **rows[-1]}
@@ -114,7 +114,9 @@ def _is_again(values: Mapping[str, float], before: Row) -> bool:
     with fewer metrics (https://github.com/hiyouga/LLaMA-Factory/blob/main/src/llamafactory/train/callbacks.py)."""
     ours, theirs = KNOWN & values.keys(), KNOWN & before.keys()
     fewer = "loss" in ours & theirs and (ours < theirs or theirs < ours)
-    return fewer and not abs(values["loss"] - before["loss"]) > ROUNDED  # so that two NaN are the same, too
+    return (
+        fewer and not abs(values["loss"] - (number(before, "loss") or 0)) > ROUNDED
+    )  # so that two NaN are the same, too
 
 
 class Traces:
@@ -176,7 +178,7 @@ class Traces:
             ):
                 self.begun = None
         over = self.begun is None and self.completed is not None
-        rows = [(row.get("training", 1), row) for row in (*self._ahead, *self.metrics.rows)]
+        rows = [(int(row.get("training") or 1), row) for row in (*self._ahead, *self.metrics.rows)]
         # The events were read before the rows: another training may have begun in between.
         self._ahead = [row for training, row in rows if training > number]
         self.metrics.rows = [] if over else [row for training, row in rows if training == number]
@@ -245,7 +247,7 @@ def read_event(row: object) -> protocol.Event | None:
     if cls is None:
         return None
     try:
-        event = msgspec.convert({name: value for name, value in row.items() if value is not None}, cls)
+        event: protocol.Event = msgspec.convert({name: value for name, value in row.items() if value is not None}, cls)
         object.__setattr__(event, "time", msgspec.convert(row.get("time", 0.0), float))
     except msgspec.ValidationError:
         return None
@@ -272,7 +274,7 @@ def _earlier_rows(checkpoint: Path, step: int) -> tuple[Row, ...]:
     return tuple(rows[:FIRST_ROWS] + rows[max(len(rows) - LAST_ROWS, FIRST_ROWS) :])
 
 
-def _number(value: object) -> object:
+def _number(value: float | str | None) -> float | str | None:
     with contextlib.suppress(ValueError):
         return float(value) if isinstance(value, str) else value
     return value

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from bisect_cfg.common.configuration import Configuration, Outcome, equal
+from bisect_cfg.common.configuration import Configuration, Outcome, Value, equal, present
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
@@ -57,10 +57,10 @@ class Packages:
     mixtures: Mixtures  # which mixtures of both environments are valid
     varied: bool = True  # whether packages are factors: then all trials run in environments that were built
 
-    def lines(self, levels: Mapping[str, str | None]) -> list[str]:
+    def lines(self, levels: Mapping[str, Value]) -> list[str]:
         """The requirements of an environment in which these packages are not as the user has them."""
         levels = {**self.own, **levels}
-        return [line_of(name, level) for name, level in levels.items() if level is not None]
+        return [line_of(name, str(level)) for name, level in levels.items() if level is not None]
 
 
 class Lost(InputError):
@@ -88,7 +88,7 @@ class Trials:
     """See the module; `engine` runs them."""
 
     def __init__(self, engine: PlanEngine, settings: Factors | None = None) -> None:
-        self.engine, self.settings = engine, settings  # what varies; None before it is known
+        self.engine, self.known_settings = engine, settings  # what varies; None before it is known
         self.inputs: Inputs | None = None  # what the runs read, compared around each of them
         self.standard = Standard()  # what runs are held against
         self.packages: Packages | None = None  # None where no trial has packages of its own
@@ -98,6 +98,11 @@ class Trials:
         self.needs_training = False  # whether that data alone was seen not to do it
         self.longest_first = False  # whether the failing run takes the longest rows first, and so all do
         self._outcomes: dict[tuple[str, Standard], Outcome] = {}
+
+    @property
+    def settings(self) -> Factors:
+        """What varies, once it is known."""
+        return present(self.known_settings)
 
     @property
     def site(self) -> Site:
@@ -112,7 +117,7 @@ class Trials:
         Raises:
             InputsChanged: what the trials read is not what it was.
         """
-        settings, configuration = self.settings, plan.configuration
+        settings, configuration = self.known_settings, plan.configuration
         plan = replace(plan, origin=self.origin, standard=self.standard, failing=self._failing_data())
         if self.inputs is not None:
             self.inputs.check()
@@ -131,11 +136,11 @@ class Trials:
         found = None if failed is None else failed.data_after(begun)
         if self.longest_first and (found is None or not found.rows):
             found = replace(found or FailingData([]), longest=True)
-        if None not in (found, failed) and self.origin is None and (self.needs_training or failed.shown.silent):
-            return replace(found, steps=None)
-        return found
+        if found is None or failed is None or self.origin is not None:
+            return found
+        return replace(found, steps=None) if self.needs_training or failed.shown.silent else found
 
-    def _requirements(self, levels: Mapping[str, str | None]) -> list[str] | None:
+    def _requirements(self, levels: Mapping[str, Value]) -> list[str] | None:
         packages = self.packages
         return packages.lines(levels) if packages is not None and (levels or packages.varied) else None
 
@@ -162,7 +167,7 @@ class Trials:
             raise CannotBuild(result.refused)
         if result.lost:
             raise Lost(result.lost)
-        run = self.site.load(result.name)
+        run = present(self.site.load(result.name))
         if self.inputs is not None:  # one that changed before the script was read makes this no evidence
             self.inputs.after_run(run.traces.all(Opened))
             self.inputs.check()

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from bisect_cfg.common.configuration import Outcome
+from bisect_cfg.common.configuration import Outcome, present
 from bisect_cfg.common.failures import drift, health
 from bisect_cfg.common.failures.health import Row, Symptom
 from bisect_cfg.common.failures.signature import Signature, is_sampling_error
@@ -227,7 +227,7 @@ def trace_of(seen: Observation, metrics: Metrics) -> str:
         return ""
     bits = hashlib.blake2b(str(failure).encode("utf-8", "surrogatepass"), digest_size=16)
     for row in metrics.rows:
-        if seen.died is not None or row["step"] <= verdict.step:
+        if seen.died is not None or health.step_of(row) <= present(verdict.step):
             for name in health.WATCHED:
                 value = health.number(row, name)
                 bits.update(b"-" if value is None else struct.pack("!d", value))

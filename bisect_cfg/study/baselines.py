@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from bisect_cfg.common.configuration import Factor, Outcome, Purpose
+from bisect_cfg.common.configuration import Outcome, Purpose, present
 from bisect_cfg.common.parameters import names_it, parameter
 from bisect_cfg.common.words import duration
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, CheckpointOrders, Origin
@@ -19,6 +19,7 @@ from bisect_cfg.runner.starts import COLD, STARTS
 from bisect_cfg.runner.verdict import INVALID, REFUSED
 from bisect_cfg.store.causes import Report
 from bisect_cfg.study.study import Study
+from bisect_cfg.targets.factors import Factor
 from bisect_cfg.targets.launch_settings import PROCESSES, SHARDED, SHARDING
 
 WARM_TRIES = 2
@@ -80,7 +81,7 @@ class Baselines:
             self._at = f"-data-of-{origin.step}" + (f"-{origin.draw}" if origin.draw else "")
         self._settled, self._passed, self._tries = None, [], 0
         self._needed = [name for name in self._needed if all(name != one.name for _, one in self._by_checkpoint)]
-        self._trials.settings = self._trials.settings.with_again(reversed(self._by_checkpoint))
+        self._trials.known_settings = self._trials.settings.with_again(reversed(self._by_checkpoint))
         self._by_checkpoint = []
 
     def fails_once(self, checkpoints: CheckpointOrders | None = None) -> Run | None:
@@ -124,7 +125,7 @@ class Baselines:
             if (
                 outcome is not Outcome.UNRESOLVED
                 or start == COLD
-                or good_run.shown.signature.kind in (INVALID, REFUSED)
+                or present(good_run.shown.signature).kind in (INVALID, REFUSED)
             ):
                 break
             study.note(
@@ -183,7 +184,7 @@ class Baselines:
             return []
         if not self._come_up(start):
             return None
-        self.last = runs = []
+        self.last = runs = list[Run]()
         fails, wanted = 0, BLAMED_AFTER if self._passed else 1
         tries = COLD_TRIES if start == COLD else WARM_TRIES
         while fails < wanted and (len(runs) < tries or (fails and len(runs) < wanted)):
@@ -249,7 +250,7 @@ class Baselines:
             if name is None:
                 break
             value, ending = self._trials.settings.bad[name], good_run.shown.signature
-            cannot_begin = ending.kind in (INVALID, REFUSED)
+            cannot_begin = present(ending).kind in (INVALID, REFUSED)
             why = f"cannot begin ({good_run.shown.message})" if cannot_begin else f"ends with {ending}"
             self._study.note(f"The good configuration {why} unless it keeps your {name}={value}: not varied.")
             self._needed.append(name)
@@ -288,7 +289,7 @@ class Baselines:
     def _pin(self, names: Collection[str], *reason: str) -> None:
         """Leave these as the user has them."""
         if names:
-            self._trials.settings = self._trials.settings.without(names, *reason)
+            self._trials.known_settings = self._trials.settings.without(names, *reason)
 
     def _good_question(self, start: str, needed: Sequence[str], moved: int = 0) -> str:
         name = f"good-{start}{self._at}" + (f"-{self._study.sides.name}" if self._study.sides.name else "")

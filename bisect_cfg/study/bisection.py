@@ -64,6 +64,7 @@ from bisect_cfg.store.store import Store, Void
 from bisect_cfg.study.ask import REASON, asked_run, check_valid
 from bisect_cfg.study.loop import Action, Limits, run_loop
 from bisect_cfg.targets.captured import NOTHING_SEEN
+from bisect_cfg.targets.factors import Factor as Varied
 from bisect_cfg.targets.factors import Factors
 
 if TYPE_CHECKING:
@@ -131,9 +132,9 @@ class Bisection:
         taken = sorted(RECORDED.intersection(factor.name for factor in self.factors))
         if taken:
             raise ValueError(f"{taken[0]} is a column of the table of trials: call the setting something else")
-        runs = is_runner(trial)
         how = (is_valid, isolation, given.timeout, given.deterministic)
-        self._runner = runner = trial if runs else FunctionRunner(trial, *how)
+        runner: Runner = trial if is_runner(trial) else FunctionRunner(trial, *how)
+        self._runner = runner
         names = tuple(factor.name for factor in self.factors)
 
         @functools.cache
@@ -148,7 +149,7 @@ class Bisection:
             confirm=given.confirm, jobs=int(jobs), loss=tuple(float(loss.get(name, 1.0)) for name in names),
             work=tuple(math.log(work.get(name, 1.0)) for name in names) if work else (),
         )  # fmt: skip
-        identity = identity_of(trial) if given.identity is None and not runs else given.identity
+        identity = identity_of(trial) if given.identity is None and not is_runner(trial) else given.identity
         self._store = _opened(storage, study_name, self.factors, identity)
         self.recorded = SearchTrials(
             self._store, problem, getattr(runner, "classify", None) or _verdict(given.is_failure)
@@ -197,7 +198,8 @@ class Bisection:
             yield
             return
         with NotebookView(ticks=False) as view:
-            view.isolating(Factors(NOTHING_SEEN, self.factors), self.progress)
+            varied = tuple(Varied(one.name, "script", one.good, one.bad, None) for one in self.factors)
+            view.isolating(Factors(NOTHING_SEEN, varied), self.progress)
             self._view = view
             try:
                 yield
@@ -212,8 +214,9 @@ class Bisection:
 
     def search(self) -> Report:
         """As `run`, with the report as plain data."""
-        apart = isinstance(self._runner, FunctionRunner)
-        with self._store.alive(), self._runner.standing(self.good, self.bad) if apart else contextlib.nullcontext():
+        runner = self._runner
+        apart = runner.standing(self.good, self.bad) if isinstance(runner, FunctionRunner) else contextlib.nullcontext()
+        with self._store.alive(), apart:
             lost = sum(SUBSET in one.user_attrs or WANTED in one.user_attrs for one in self._store.lost)
             known = len(self.recorded.records())
             if known or lost:
@@ -292,7 +295,7 @@ class Bisection:
             state.remaining,
             _seconds(finished),
             dict(zip(names, state.suspicion, strict=False)),  # () where nothing is weighed
-            tuple((frozenset(self.recorded.names(r.subset)), r.outcome) for r in finished),
+            tuple((frozenset(self.recorded.names(r.subset)), r.outcome) for r in finished if r.outcome is not None),
             self.recorded.problem.jobs,
         )
 
@@ -427,7 +430,7 @@ class _Isolation:
         node: str = "",
     ) -> _Begun:  # fmt: skip
         """Take a trial that is written as begun among those that run."""
-        begun = _Begun(trial, TrialRequest(trial.number, configuration, subset, purpose, reason), node)
+        begun = _Begun(trial, TrialRequest(trial.number, dict(configuration), subset, purpose, reason), node)
         self.running.append(begun)
         self._emit(TrialStarted(begun.request))
         return begun
@@ -439,7 +442,8 @@ class _Isolation:
             yield self._runner.engine
             return
         in_place = getattr(self._runner, "in_place", False)
-        with contextlib.closing(LocalEngine(self._runner, self._trials.problem.jobs, in_place)) as engine:
+        engine: LocalEngine[Any, Any] = LocalEngine(self._runner, self._trials.problem.jobs, in_place)
+        with contextlib.closing(engine):
             yield engine
 
     def asked(self, begun: _Begun) -> object:

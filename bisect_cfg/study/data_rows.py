@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Status, configuration_of
+from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Status, configuration_of, present
 from bisect_cfg.common.failures.signature import is_sampling_error
 from bisect_cfg.common.words import count
 from bisect_cfg.report.data_rows import FoundRows, RowsOfStep, name_of, row_of
@@ -55,7 +55,7 @@ def rows_of(run: Run) -> RowsOfStep | None:
 def _may_be_a_row(study: Study) -> bool:
     """Whether the failure looks like one of a row: the data alone does it, or the longest rows; an evaluation died; a
     step failed of itself after healthy ones."""
-    trials, run = study.trials, study.answer.bad_run
+    trials, run = study.trials, present(study.answer.bad_run)
     if trials.origin is not None:
         return trials.origin.checkpoint is None
     if trials.longest_first and run.seen.died is not None:
@@ -73,7 +73,7 @@ def _died_late(run: Run) -> bool:
 
 def may_be_unnamed_row(study: Study) -> bool:
     """Whether the failure looks like one of a row, and nobody can say which rows its step has taken."""
-    run = study.answer.bad_run
+    run = present(study.answer.bad_run)
     unnamed = rows_of(run) is None and (bool(run.evaluating) or not any(run.taken))
     return study.target.probed and unnamed and _died_late(run)
 
@@ -97,11 +97,11 @@ class _ExchangedRows:
 
     def run(self, request: TrialRequest) -> TrialResult:
         """Train with the rows that a configuration names: row -> row in its place."""
-        exchanged = {row_of(name): int(other) for name, other in request.configuration.items()}
+        exchanged = {row_of(name): row for name, row in request.configuration.items() if isinstance(row, int)}
         plan = self.plan(f"{SPACE}-{request.number}", exchanged)
         run = self._trials.train(plan)
         result = self.judged(run)
-        self.see(run, rows_of(run) if result.outcome is Outcome.FAIL else None, frozenset(plan.exchanged))
+        self.see(run, rows_of(run) if result.outcome is Outcome.FAIL else None, frozenset(plan.exchanged or ()))
         return result
 
     def classify(self, result: TrialResult, mask: int = 0, reference: TrialResult | None = None) -> Outcome:
@@ -129,7 +129,7 @@ class _ExchangedRows:
     def see(self, run: Run, at: RowsOfStep | None, exchanged: frozenset[int] = frozenset()) -> None:
         """Take in how long the rows are that a run has taken, up to those at which it failed; of those that were
         exchanged it has taken others."""
-        events = [event for one in run.taken for event in one if event.evaluated == self.of.evaluated]
+        events = [event for one in run.taken for event in one if event.evaluated == present(self.of).evaluated]
         self.lengths.update(pair for event in events for pair in zip(event.rows, event.characters, strict=False))
         last = run.seen.before + run.seen.steps
         healthy = at.healthy if at is not None else [row for one in events if one.step <= last for row in one.rows]
@@ -171,9 +171,9 @@ def find_rows(study: Study) -> None:
         study.note("It was run once more to record its rows and did not fail, so no row was looked for.")
         return
     at = rows_of(run)
-    of = rows.of = _at_fault(at, rows_of(study.trials.failed))
+    of = rows.of = _at_fault(at, rows_of(present(study.trials.failed)))
     others = [] if of is None else of.others()
-    if others:
+    if of is not None and others:
         rows.see(run, at)
         study.listener.phase(SPACE, f"which of the {count(len(of.rows), 'row')} of {of.place} make it fail")
         found = _searched(study, rows, run, of, others, named)
@@ -181,7 +181,7 @@ def find_rows(study: Study) -> None:
             study.find(rows=found)
     elif asked and of is None:
         study.note("Which rows of the dataset a step takes cannot be told here.")
-    elif asked:
+    elif asked and of is not None:
         study.note(f"Step {of.step} takes every row of the dataset: there is none to put in the place of another.")
 
 

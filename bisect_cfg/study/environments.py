@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bisect_cfg.common.configuration import present
 from bisect_cfg.common.words import duration
 from bisect_cfg.errors import InputError
 from bisect_cfg.explain.knowledge import Entry
@@ -57,13 +58,11 @@ def both_environments(study: Study, settings: Factors) -> Packages | None:
 
 def odd_ones(installed: Installed) -> list[str]:
     """What is to be known of packages that cannot be had from an index as they are, before anything is built."""
-    all_of_them = sorted(installed.distributions.values(), key=lambda one: one.name)
-    editable = [
-        f"{one.name} ({one.level.removeprefix(EDITABLE)})" for one in all_of_them if one.level.startswith(EDITABLE)
-    ]
+    every = sorted(installed.distributions.values(), key=lambda one: one.name)
+    editable = [f"{one.name} ({one.level.removeprefix(EDITABLE)})" for one in every if one.level.startswith(EDITABLE)]
     foreign = [
         f"{one.name} {one.version}" + (f" ({one.installer})" if one.installer else "")
-        for one in all_of_them
+        for one in every
         if one.installer.lower().split(" ")[0] not in INSTALLERS and not one.level.startswith(EDITABLE)
     ]
     notes = []
@@ -137,4 +136,4 @@ def _environments(study: Study) -> Environments:
 
 def _say_what_was_built(study: Study, environments: Environments) -> None:
     for environment in environments.built:
-        study.note(f"Built an environment in {duration(environment.seconds)}: {environment.folder}")
+        study.note(f"Built an environment in {duration(present(environment.seconds))}: {environment.folder}")

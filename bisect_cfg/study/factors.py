@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bisect_cfg.common.configuration import Name, Status
+from bisect_cfg.common.configuration import Name, Status, present
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import RankBegin
 from bisect_cfg.runner.ranks import FirstLaunch, launched_in
@@ -57,8 +57,8 @@ def find_factors(study: Study) -> Status | Phase | None:
 
 def _compare(study: Study) -> bool:
     """Find what differs from the good side in force; whether anything does."""
-    site, bad_run, options = study.site, study.answer.bad_run, study.options
-    capture = read_capture(bad_run.traces.events.rows, configured=False)
+    site, bad_run, options = study.site, present(study.answer.bad_run), study.options
+    capture = present(read_capture(bad_run.traces.events.rows, configured=False))
     capture = capture.with_accelerate(_accelerate(study, capture))
     named, _ = typed_values(study.good_side, capture, "the good configuration")
     capture = replace(capture, named=named)
@@ -73,7 +73,7 @@ def _compare(study: Study) -> bool:
     begun, launched = bad_run.traces.begun, _launched(study, capture)
     site.starts.learn(capture, begun.time if begun else bad_run.seen.seconds, launched)
     packages_named = any(name.startswith(PACKAGE) for name in (*study.good_side, *study.pins))
-    settings = study.trials.settings = Comparison(
+    settings = study.trials.known_settings = Comparison(
         capture,
         lambda request: site.checks.resolve(request, study.baselines.resolve),
         good=study.good_side,
@@ -101,7 +101,7 @@ def _launched(study: Study, capture: Capture) -> FirstLaunch | None:
     """What the user's launcher has started, or accelerate would start in its place; None where neither has a part."""
     launched, good, options, script = None, study.good_side, study.options, study.target
     if script.launch is not None and capture.started:
-        launched = launched_in(study.answer.bad_run.traces, script.arguments)
+        launched = launched_in(present(study.answer.bad_run).traces, script.arguments)
     levels = launcher_levels(script.launcher, capture.args.world_size, capture.args.devices, capture.asked)
     free = LAUNCHER not in (*study.pins, *options.exclude) and (not options.only or LAUNCHER in options.only)
     by_accelerate = free and levels is not None and good.get(LAUNCHER, levels[0]) == ACCELERATE
@@ -127,8 +127,8 @@ def _accelerate(study: Study, capture: Capture) -> Accelerate:
 def say_what_is_not_in_force(study: Study, run: Run) -> None:
     """Say what the launcher was asked for and the training does not have: it may be why a run does not fail."""
     capture = read_capture(run.traces.events.rows)
-    launch = None if capture is None else study.target.launch
-    if launch is None:
+    launch = study.target.launch
+    if capture is None or launch is None:
         return
     rank, together = run.traces.event(RankBegin), capture.args.world_size
     started = together if rank is None else rank.world_size

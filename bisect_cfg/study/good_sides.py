@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bisect_cfg.common.configuration import Configuration, Name, Outcome, Value, equal
+from bisect_cfg.common.configuration import Configuration, Name, Outcome, Value, equal, present
 from bisect_cfg.common.files import load_yaml
 from bisect_cfg.common.parameters import every
 from bisect_cfg.common.words import show
@@ -92,9 +92,8 @@ class GoodSides:
             study: its settings are those of the one in force.
             good_run: how that ended; None if nothing differs from it.
         """
-        assert study.settings is not None and study.answer.bad_run is not None
         self.first = self.first or (study.settings, good_run)
-        ended = good_run or study.answer.bad_run
+        ended = good_run or present(study.answer.bad_run)
         ending = str(ended.shown.signature)
         if good_run is None or study.outcome_of_good(good_run) is Outcome.FAIL or ending in ("", self._ending):
             self._harmless = self.values
@@ -103,25 +102,23 @@ class GoodSides:
 
     def end(self, study: Study) -> None:
         """Answer that the first one fails as well, with the likeliest reasons and what was tried besides."""
-        assert self.first is not None and study.answer.bad_run is not None
-        settings, good_run = self.first
-        study.trials.settings = settings
+        settings, good_run = present(self.first)
+        study.trials.known_settings = settings
         if not settings.varied:
             study.note(
                 "No setting differs from the good configuration: the failure is in the script, the data or the "
                 "environment, or the good configuration must be changed with --good."
             )
-        why = tuple(reasons(study.answer.bad_run, good_run, settings))[:REASONS]
+        why = tuple(reasons(present(study.answer.bad_run), good_run, settings))[:REASONS]
         study.find(settings=settings, good_run=good_run, tried=tuple(self.tried), reasons=why)
 
     def take_up(self, study: Study, ended: Run) -> bool:
         """Take up the next one, after one that ended so or could not be built; False if there is none left."""
-        assert self.first is not None and study.answer.bad_run is not None
-        settings, _ = self.first
+        settings, _ = present(self.first)
         if not settings.seen:  # nobody knows what its settings mean
             return False
         said = {Name.of(name).full for name in (*study.good, *study.pins)}
-        for one in good_sides(study.answer.bad_run, ended, settings):
+        for one in good_sides(present(study.answer.bad_run), ended, settings):
             left = {*said, *left_out(list(one.values), study.options.only, study.options.exclude)}
             values = {name: value for name, value in one.values.items() if not {name, Name.of(name).full} & left}
             if one.name in self._passed_over or all(_in_force(settings, *item) for item in values.items()):
@@ -241,11 +238,9 @@ def reasons(bad_run: Run, good_run: Run | None, settings: Factors) -> Iterator[s
     if not _NOT_THE_USERS.search(path):
         place = f"{os.path.basename(path)}:{line}, in {function}"
         yield f"Your own code may be at fault, whatever the settings are: {place}."
-    named = ", ".join(
-        [*without_good_value(settings.not_varied), *pinned_by_name(settings.capture, settings.not_varied)]
-    )
-    if named:
-        yield f"A setting that no run varied may be at fault (--good gives it a good value): {named}."
+    told = ", ".join([*without_good_value(settings.not_varied), *pinned_by_name(settings.capture, settings.not_varied)])
+    if told:
+        yield f"A setting that no run varied may be at fault (--good gives it a good value): {told}."
     constants = [
         f"{own.name(key)}={show(own.raw[key])}"
         for own in settings.capture.others.values()

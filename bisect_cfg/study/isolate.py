@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Mapping
 
-from bisect_cfg.common.configuration import Status
+from bisect_cfg.common.configuration import Status, present
 from bisect_cfg.common.parameters import odds_of
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Raised
@@ -30,13 +30,13 @@ def isolate(study: Study) -> None:
     bisection = study.bisection = _bisection(study)
     study.listener.isolating(study.settings, bisection.progress)
     report = bisection.search()
-    known = known_failure(study.answer.bad_run, study.settings, report.causes, study.environment)
+    known = known_failure(present(study.answer.bad_run), study.settings, report.causes, study.environment)
     study.find(status=Status(report.status), report=report, details=bisection.details(), known=known)
 
 
 def ask(study: Study) -> Trial:
     """Run what a reader asks for, in a study whose two ends are known."""
-    settings, wanted = study.settings, study.wanted
+    settings, wanted = study.settings, present(study.wanted)
     types = settings.capture.args.types
     if isinstance(wanted, Mapping):
         for name, value in wanted.items():
@@ -48,9 +48,9 @@ def ask(study: Study) -> Trial:
 
 def _bisection(study: Study) -> Bisection:
     """The bisection of the settings, with all that was run before it, and what its trials have shown."""
-    options, settings, answer = study.options, study.settings, study.answer
-    failure = answer.bad_run.shown.signature
-    odds = odds_of(list(settings.bad), "risk", failure.kind, _said_of(answer.bad_run))
+    options, settings, bad_run = study.options, study.settings, present(study.answer.bad_run)
+    failure = present(bad_run.shown.signature)
+    odds = odds_of(list(settings.bad), "risk", failure.kind, _said_of(bad_run))
     try:
         bisection = Bisection(
             settings.good,
@@ -69,7 +69,7 @@ def _bisection(study: Study) -> Bisection:
         )
     except StudyMismatch as error:
         raise InputError(str(error), ANEW) from None
-    bad, good = [_number(run) for run in (answer.bad_run, *study.again)], _number(answer.good_run)
+    bad, good = [_number(run) for run in (bad_run, *study.again)], _number(present(study.answer.good_run))
     recorded, since = bisection.recorded, max((one.trials for one in study.state.rejected), default=0)
     recorded.count({**dict.fromkeys(bad, recorded.problem.full), good: 0}, since)
     done = (trial for trial in recorded.all() if trial.state.is_finished() and trial.number != bad[0])

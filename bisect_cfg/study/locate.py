@@ -13,8 +13,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from bisect_cfg.common.configuration import Outcome, Purpose, configuration_of
-from bisect_cfg.common.failures.health import REWARD, broken_rewards
+from bisect_cfg.common.configuration import Outcome, Purpose, configuration_of, present
+from bisect_cfg.common.failures.health import REWARD, broken_rewards, step_of
 from bisect_cfg.common.failures.signature import Signature, is_sampling_error
 from bisect_cfg.errors import InputError, InputsChanged
 from bisect_cfg.probe.protocol import (
@@ -53,25 +53,25 @@ _ANOMALY = "returned nan values in its"
 def locate(study: Study) -> None:
     """Say where the failure under study happens, and what only failing runs say, if that is wanted and there is a
     cause."""
-    if study.options.where and study.answer.report.causes:
+    if study.options.where and present(study.answer.report).causes:
         study.find(contrast=_compared(study))
         _find_place(study)
 
 
 def _find_place(study: Study) -> None:
-    answer = study.answer
-    failure = answer.bad_run.shown.signature
+    bad_run = present(study.answer.bad_run)
+    failure = bad_run.shown.signature
     if not study.target.probed or failure is None:
         return
-    if functions := _functions_at_fault(answer.bad_run):
+    if functions := _functions_at_fault(bad_run):
         operation = f"the reward function{'s' * (len(functions) > 1)} {', '.join(functions)}"
-        found = Where(step=answer.bad_run.shown.step_of_training, operation=operation, text="the reward is not finite")
-        study.find(place=structs.replace(found, folder=answer.bad_run.folder.name))
+        found = Where(step=bad_run.shown.step_of_training, operation=operation, text="the reward is not finite")
+        study.find(place=structs.replace(found, folder=bad_run.folder.name))
         return
     kind = "non-finite" if is_sampling_error(failure) else failure.kind
     if kind not in RERUN or (failure.kind == "signal" and failure.name in SENT_FROM_OUTSIDE):
-        where = _read(answer.bad_run, kind)
-        study.find(place=structs.replace(where, folder=answer.bad_run.folder.name) if where else None)
+        where = _read(bad_run, kind)
+        study.find(place=structs.replace(where, folder=bad_run.folder.name) if where else None)
         return
     run = study.before(QUESTION)
     if run is None:
@@ -97,12 +97,12 @@ def _functions_at_fault(run: Run) -> list[str]:
     failure, step = run.shown.signature, run.shown.step
     if failure is None or failure.kind != "non-finite" or not failure.name.startswith(REWARD):
         return []
-    return next((broken_rewards(row) for row in run.traces.metrics.rows if row["step"] == step), [])
+    return next((broken_rewards(row) for row in run.traces.metrics.rows if step_of(row) == step), [])
 
 
 def _compared(study: Study) -> Contrast | None:
     """What only failing runs say, by what they and the passing runs of the first cause's proof have left."""
-    report = study.answer.report
+    report = present(study.answer.report)
     passing = {number for claim in report.causes[0].evidence.without.values() for number in claim.trials}
     failing, others = (
         [_told(run) for number in numbers if (run := study.site.load(number)) is not None]
@@ -112,28 +112,28 @@ def _compared(study: Study) -> Contrast | None:
 
 
 def _told(run: Run) -> Told:
-    rows = [{**row, "step": row["step"] + run.seen.before} for row in run.traces.metrics.rows]
+    rows = [{**row, "step": step_of(row) + run.seen.before} for row in run.traces.metrics.rows]
     return Told(rows, log_lines(run.folder / "log.txt"))
 
 
 def _plan(study: Study, kind: str) -> Plan:
     """The failing configuration once more, with instruments for this kind of failure."""
-    report, bad_run, settings = study.answer.report, study.answer.bad_run, study.settings
+    report, bad_run = present(study.answer.report), present(study.answer.bad_run)
     proof = report.causes[0].evidence.fails
     steps = [row.step for row in report.rows if row.number in proof.trials and row.step]
-    subset, whole = proof.subset, settings.bad
+    subset, whole = proof.subset, study.settings.bad
     silent = bad_run.shown.silent
     late = study.trials.origin is not None  # then it makes few steps anyway
     return Plan(
         QUESTION,
-        whole if subset is None else configuration_of(subset, settings.good, whole),
+        whole if subset is None else configuration_of(subset, study.settings.good, whole),
         study.trials.horizon,
         purpose=Purpose.CHECK,
         patience=PATIENCE,
         stop=StopRule.FAILURE if silent else StopRule.DEATH,
         instruments=InstrumentOrders(
             kind,
-            from_step=1 if silent or late else max(1, min(steps, default=bad_run.shown.step) - STEPS_AHEAD),
+            from_step=1 if silent or late else max(1, min(steps, default=bad_run.shown.step or 0) - STEPS_AHEAD),
             gdb=shutil.which("gdb"),
         ),
     )
@@ -170,7 +170,7 @@ def _read(run: Run, kind: str) -> Where:
         _text(folder / STACKS_FILE),
         _text(folder / NATIVE_FILE),
         place,
-        max((int(row["step"]) for row in traces.metrics.rows), default=0) + traces.before,
+        max(map(step_of, traces.metrics.rows), default=0) + traces.before,
     )
 
 

@@ -116,8 +116,7 @@ def _check_launch(study: Study, run: Run, log: str, where: str) -> None:
     said = refusal(log, run.traces.event(Raised)) if unbegun else ""
     if said:
         raise InputError(
-            f"{script.launcher} refuses the command, and starts nothing: {said}",
-            f"It is: {script.shown}\n{where}",
+            f"{script.launcher} refuses the command, and starts nothing: {said}", f"It is: {script.shown}\n{where}"
         )
 
 

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bisect_cfg.common.configuration import Outcome, Status
+from bisect_cfg.common.configuration import Outcome, Status, present
+from bisect_cfg.common.failures.health import step_of
 from bisect_cfg.common.words import count
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import (
@@ -74,8 +75,8 @@ def find_baselines(study: Study) -> Status | Phase | None:
     """Find the cheapest origin and start at which the bad configuration fails as it did and the good one passes. Where
     the good one fails as well, another good side is tried."""
     trials, bad_run = study.trials, study.answer.bad_run
-    again, good_run = find_origin(study, bad_run)
-    study.find(settings=study.settings, good_run=good_run)
+    again, good_run = find_origin(study, present(bad_run))
+    study.find(settings=trials.known_settings, good_run=good_run)
     if good_run is None:
         study.find(again=tuple(again))
         study.note(_why_never_again(study, again))
@@ -118,22 +119,22 @@ def find_origin(study: Study, bad_run: Run) -> tuple[list[Run], Run | None]:
         what = "the data" if one.by_data else "the checkpoint"
         study.note(f"What was shown from {what} of step {one.step} is not so from step 0: searched for from earlier.")
     tried, alone = 0, False
-    for origin in filter(lambda one: not is_given_up(study, one), origins.by_data()):
-        again = ", with other random numbers" if origin.draw else ""
-        origins.begin_at(origin, f"seeing whether the data of step {step} does it{again}")
+    for data in filter(lambda one: not is_given_up(study, one), origins.by_data()):
+        again = ", with other random numbers" if data.draw else ""
+        origins.begin_at(data, f"seeing whether the data of step {step} does it{again}")
         tried += 1
         alone = baselines.fails_once() is not None
         if alone:
             bad_runs, good_run = baselines.find(bad_run)
             # What the good configuration shows there as well is caused by no setting.
             if good_run is not None and study.outcome_of_good(good_run) in (Outcome.PASS, Outcome.FAIL):
-                _say_what_does_it(study, origin, bad_run, good_run)
+                _say_what_does_it(study, data, bad_run, good_run)
                 return bad_runs, good_run
             break
     trials.needs_training = bool(study.state.rejected or (tried and not alone))
     began, reached = 0, ""
     for origin in origins.nearest_first():
-        if origin is not base and is_given_up(study, origin):
+        if origin is not None and origin is not base and is_given_up(study, origin):
             continue
         if reached:
             further = "an earlier one" if origin is not base else origins.base_in_words
@@ -144,7 +145,7 @@ def find_origin(study: Study, bad_run: Run) -> tuple[list[Run], Run | None]:
         if good_run is not None and study.outcome_of_good(good_run) is Outcome.PASS:
             break
         reached = "does not fail again" if good_run is None else "fails with the good configuration, too"
-    if origin is not base:
+    if origin is not None and origin is not base:
         _say_from_where(study, origin, base, bad_run, bad_runs)
         if tried == DRAWS:
             study.note(
@@ -205,7 +206,10 @@ class Origins:
         self._study, self._bad_run = study, bad_run
         self.base = study.trials.origin
         self._costs = costs or costs_of(study, bad_run)
-        self._failing = bad_run.shown.step_of_training
+
+    @property
+    def _failing(self) -> int:
+        return present(self._bad_run.shown.step_of_training)
 
     @property
     def base_in_words(self) -> str:
@@ -217,7 +221,7 @@ class Origins:
         study = self._study
         study.trials.begin_at(origin, study.options.steps or self._steps_from(origin))
         study.baselines.begin_at(None if origin is self.base else origin)
-        if origin is not self.base:
+        if origin is not None and origin is not self.base:
             study.listener.phase("origin", doing or f"seeing whether it fails from step {origin.step} on")
 
     def by_data(self) -> Iterator[Origin]:
@@ -244,7 +248,7 @@ class Origins:
         for origin in self.saved():
             far = origin is not None and self._failing - origin.step > FAR
             orders = own_checkpoints(self._study, self._failing) if far else None
-            if orders is not None:
+            if origin is not None and orders is not None:
                 self.begin_at(origin)
                 again = self._study.baselines.fails_once(orders)
                 for one in [] if again is None else sorted(_saved_by(again), key=lambda one: -one.step):
@@ -282,7 +286,7 @@ class Origins:
         To load one is taken to last as long as to save it. One that lies far before the failure is where a nearer one
         is made, and trials then begin there.
         """
-        costs, failing = self._costs, self._failing
+        costs, failing = present(self._costs), self._failing
         far = failing - step > FAR
         steps = self._steps_from(Origin("", failing - NEAR if far else step))
         looking = costs.of(steps, saving) + (costs.of(failing - step, saving) if far else 0.0)
@@ -315,7 +319,7 @@ def give_up_origin(study: Study, bad_run: Run) -> bool:
     Returns:
         Whether there is an earlier place, for which no trial so far counts; otherwise nothing has changed.
     """
-    trials, origin = study.trials, study.trials.origin
+    trials, origin = study.trials, present(study.trials.origin)
     trials.begin_at(None)
     begin_as_it_did(study, bad_run)
     base = trials.origin
@@ -345,12 +349,12 @@ def _say_what_does_it(study: Study, origin: Origin, bad_run: Run, good_run: Run 
 
 
 def _say_from_where(study: Study, origin: Origin, base: Origin | None, bad_run: Run, bad_runs: list[Run]) -> None:
-    failing = bad_run.shown.step_of_training
-    theirs = {row["step"] + bad_run.seen.before: row for row in bad_run.traces.metrics.rows}
-    again = bad_runs[-1] if bad_runs else None
+    failing = present(bad_run.shown.step_of_training)
+    theirs = {step_of(row) + bad_run.seen.before: row for row in bad_run.traces.metrics.rows}
     pairs = [
-        (row.get(name), theirs.get(row["step"] + again.seen.before, {}).get(name))
-        for row in (again.traces.metrics.rows[:LEAD] if again is not None else ())
+        (row.get(name), theirs.get(step_of(row) + again.seen.before, {}).get(name))
+        for again in bad_runs[-1:]
+        for row in again.traces.metrics.rows[:LEAD]
         for name in COMPARED
     ]
     compared = [(a, b) for a, b in pairs if isinstance(a, (int, float)) and isinstance(b, (int, float))]
@@ -457,7 +461,7 @@ def remove_checkpoints(folder: Path, origin: Origin | None) -> None:
 def say_what_stays(study: Study, origin: Origin | None) -> None:
     """Of what our runs have saved, and what it takes."""
     checkpoint = None if origin is None or origin.checkpoint is None else Path(origin.checkpoint)
-    if checkpoint is not None and checkpoint.is_relative_to(study.folder):
+    if origin is not None and checkpoint is not None and checkpoint.is_relative_to(study.folder):
         size = max(1, round(size_of(checkpoint) / 2**20))
         study.note(
             f"The checkpoint of step {origin.step} stays in the study ({size} MiB): it is needed by "

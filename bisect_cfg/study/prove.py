@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Status, configuration_of
+from bisect_cfg.common.configuration import Configuration, Outcome, Purpose, Status, configuration_of, present
 from bisect_cfg.common.parameters import every, parameter
 from bisect_cfg.common.words import count, duration
 from bisect_cfg.report.sentences import since
@@ -52,7 +52,7 @@ def prove(study: Study) -> Phase | None:
     again from an earlier origin, if there is one.
     """
     proven = _proven(study)
-    report, bad_run = study.answer.report, study.answer.bad_run
+    report, bad_run = present(study.answer.report), present(study.answer.bad_run)
     study.find(proven=proven)
     if proven is False:
         if _always_showed(report) and give_up_origin(study, bad_run):
@@ -67,7 +67,7 @@ def prove(study: Study) -> Phase | None:
 
 def _proven(study: Study) -> bool | None:
     """Whether every claim showed the same from step 0; None if they were not run."""
-    trials, options, report = study.trials, study.options, study.answer.report
+    trials, options, report = study.trials, study.options, present(study.answer.report)
     origin, horizon = trials.origin, trials.horizon
     refused = trials.standard.failure is not None and trials.standard.failure.signature.kind == REFUSED
     if origin is None or not report.causes or options.prove == LEFT_OUT or refused:
@@ -112,7 +112,7 @@ def _always_showed(report: Report) -> bool:
 
 def _proofs(study: Study, number: int, cause: Cause) -> Iterator[_Proof]:
     settings, details, rejected = study.settings, study.answer.details, len(study.state.rejected)
-    seconds_of = {row.number: row.seconds for row in study.answer.report.rows}
+    seconds_of = {row.number: row.seconds or 0.0 for row in present(study.answer.report).rows}
     again = f"-again-{rejected}" if rejected else ""
     claims = [("", cause.evidence.fails, Outcome.FAIL, f"fails with only {', '.join(cause.parameters)} changed")]
     claims += [
@@ -156,7 +156,7 @@ def _try_placebo(study: Study) -> None:
     """Where the failure showed itself random, toggle a setting that can change nothing: what fails still fails, in one
     of so many runs that all would pass by chance too rarely, and what passes still passes in as many. If not, it is
     something about the runs that decides, and the answer says so."""
-    report, settings = study.answer.report, study.settings
+    report, settings = present(study.answer.report), study.settings
     rate = report.reproduction.rate or 1.0
     if not report.causes or rate >= 1 or not settings.seen:
         return

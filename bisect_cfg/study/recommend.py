@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from optuna.trial import FrozenTrial
 
-from bisect_cfg.common.configuration import Outcome, Purpose, Status
+from bisect_cfg.common.configuration import Outcome, Purpose, Status, present
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.probe.redact import mask
 from bisect_cfg.remedy.order import Look, left, look
@@ -39,16 +39,16 @@ FAILED_AT = "failed_at"
 
 def recommend(study: Study) -> None:
     """Look for safe values, where causes are isolated and they are wanted."""
-    answer, options, report = study.answer, study.options, study.answer.report
+    answer, options, report = study.answer, study.options, present(study.answer.report)
     if not options.recommend or report.status != Status.ISOLATED:
         return
     wishes = Wishes(
         options.margin, options.verify_steps, options.verify_seeds, options.remedies, options.keep,
         study.trials.engine.slots,
     )  # fmt: skip
-    cures = cures_of(study, answer.known and answer.known.entry)
+    cures = cures_of(study, None if answer.known is None else answer.known.entry)
     study.listener.phase("safe values", "looking for safe values")
-    isolated = Isolated(study.trials, report, answer.bad_run, answer.good_run, wishes, cures)
+    isolated = Isolated(study.trials, report, present(answer.bad_run), present(answer.good_run), wishes, cures)
     work = _Work(study, isolated)
     run_loop(work, study.trials.engine)
     safe = work.answer()
@@ -171,7 +171,7 @@ class _Work:
         values = result_attributes(told, outcome)
         if health.failed_at is not None:
             values[FAILED_AT] = health.failed_at
-        self._store.finish(begun.number, values, outcome, run and run.intermediate)
+        self._store.finish(begun.number, values, outcome, None if run is None else run.intermediate)
         self.running.remove(begun)
         self._study.listener.safe_run_finished(begun.number, replace(attempt, steps=steps), health, told.seconds)
 

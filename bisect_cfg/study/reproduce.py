@@ -193,7 +193,7 @@ def _plan(study: Study, question: str) -> Plan:
     steps = options.steps or (None if failing is None else max(failing - begun, 0) + LOG_MARGIN)
     return Plan(
         question,
-        {} if study.settings is None else study.settings.bad,
+        {} if study.trials.known_settings is None else study.settings.bad,
         None if options.until_failure else steps or FIRST_STEPS,
         purpose=Purpose.BAD_BASELINE,
         least_seconds=0.0 if steps else min(FIRST_SECONDS, options.max_seconds or FIRST_SECONDS),

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.common.configuration import Outcome, Purpose, Status, Value
+from bisect_cfg.common.configuration import Outcome, Purpose, Status, Value, present
 from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.errors import InputError
 from bisect_cfg.options import Options
@@ -49,7 +49,7 @@ class Study:
     store: Store
     # what all trials have in common; a phase that learns more of it sets it there
     trials: Trials = field(default=None)  # type: ignore[assignment]  # `begin` sets it
-    environment: Fingerprint = field(default_factory=dict)  # of what trains
+    environment: Fingerprint = field(default_factory=Fingerprint)  # of what trains
     wanted: Wanted | None = None  # one more trial that a reader asks for, in place of an answer
     notes: list[str] = field(default_factory=list)  # sentences for the user, each said once
     started: float = field(default_factory=time.monotonic)
@@ -69,7 +69,7 @@ class Study:
         if self.trials is not None:
             self.trials.engine.close()
 
-    def find(self, **found: object) -> None:
+    def find(self, **found: Any) -> None:  # fields of the answer: `replace` refuses others
         """Take something into the answer."""
         self.answer = replace(self.answer, **found)
 
@@ -85,8 +85,8 @@ class Study:
         return self.trials.site
 
     @property
-    def settings(self) -> Factors | None:
-        """What varies; None before it is known."""
+    def settings(self) -> Factors:
+        """What varies, once it is known."""
         return self.trials.settings
 
     @property
@@ -168,9 +168,9 @@ class Study:
                 self.trials.engine.leave_out({run.node})
                 return other
         if run.says_nothing:
-            side = "bad" if plan.purpose is Purpose.BAD_BASELINE else "good"
-            what = f"ended with exit status {run.seen.died.name}, so it cannot be run"
-            if run.seen.died.kind == SKIPPED:
+            side, died = "bad" if plan.purpose is Purpose.BAD_BASELINE else "good", present(run.seen.died)
+            what = f"ended with exit status {died.name}, so it cannot be run"
+            if died.kind == SKIPPED:
                 what = "says that it cannot be judged (exit status 125)"
             raise InputError(f"With the {side} side the command {what}. It was: {self.target.shown}", last_lines(run))
         return run

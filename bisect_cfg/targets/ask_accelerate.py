@@ -13,10 +13,14 @@ Arguments are the flags of ``accelerate launch``. The answer:
 - ``processes``: how many processes the flags and the file ask for, null where that is left to accelerate.
 """
 
+from __future__ import annotations
+
 import copy
 import json
 import os
 import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
 
 MARK = "bisect-cfg"
 
@@ -28,7 +32,7 @@ NO_SETTINGS = ("dynamo_backend", "deepspeed_config_file", "offload_optimizer_nvm
 """Flags in the sections that are no settings of theirs: one that stands outside in the file, and paths."""
 
 
-def section_of(flag, group):
+def section_of(flag: str, group: str) -> str | None:
     """The section of accelerate's file in which a flag is written; None if it is in none of ours."""
     prefix = next((one for one in ("fsdp", "dynamo", "fp8") if flag.startswith(one + "_")), None)
     if flag in NO_SETTINGS or not (prefix or group.startswith("DeepSpeed")):
@@ -36,11 +40,11 @@ def section_of(flag, group):
     return (prefix or "deepspeed") + "_config"
 
 
-def environments(args):
+def environments(args: Namespace) -> Iterator[dict[str, str]]:
     """What accelerate puts into the environment of processes: with FSDP, with DeepSpeed, of a training in fp8."""
     from accelerate.utils import launch
 
-    ways = (
+    ways: tuple[Callable[[], dict[str, str]], ...] = (
         lambda: launch.prepare_multi_gpu_env(copy.copy(args)),
         lambda: launch.prepare_deepspeed_cmd_env(copy.copy(args))[1],
         lambda: launch.setup_fp8_env(args, {}),
@@ -52,7 +56,7 @@ def environments(args):
             yield {}
 
 
-def settings(parser):
+def settings(parser: ArgumentParser) -> dict[str, list[str | None]]:
     """`SECTION.FLAG` -> variable and default text, of each flag that one variable hands on."""
     args = parser.parse_args(PLAIN)
     vars(args).update(use_fsdp=True, use_cpu=False, debug=False, deepspeed_fields_from_accelerate_config="")
@@ -60,18 +64,19 @@ def settings(parser):
     for action, _ in actions:
         if getattr(action.type, "__name__", "") == "str_to_bool":  # which makes numbers of them
             setattr(args, action.dest, bool(getattr(args, action.dest)))
-    before, found = list(environments(args)), {}
+    before: list[dict[str, str]] = list(environments(args))
+    found: dict[str, list[str | None]] = {}
     for action, group in actions:
         section, marked = section_of(action.dest, group), copy.copy(args)
         setattr(marked, action.dest, MARK)
         for way, now in enumerate(environments(marked) if section else ()):
             held = [name for name, text in now.items() if text == MARK]
-            if len(held) == 1:
+            if section and len(held) == 1:
                 found[section + "." + action.dest] = [held[0], before[way].get(held[0])]
     return found
 
 
-def answer(flags):
+def answer(flags: list[str]) -> dict[str, object]:
     """The whole answer; see the module."""
     from accelerate.commands import launch
 

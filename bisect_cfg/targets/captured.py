@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeGuard
 
 from bisect_cfg.common.configuration import Name, equal
 from bisect_cfg.probe.protocol import (
@@ -91,7 +92,7 @@ class Source:
     others: Sequence[str] = ()
     world_size: int = 1
     devices: int = 1
-    place: Sequence[str | int] | None = None
+    place: tuple[str, int] | None = None
     passed: Row = field(default_factory=dict)
     used: bool = True
     handed: Mapping[str, str] = field(default_factory=dict)
@@ -217,7 +218,7 @@ class Capture:
     @cached_property
     def computed(self) -> dict[str, Computed]:
         """Name -> how the script computes it, of the fields of configuration objects that it makes of its own."""
-        found = {}
+        found: dict[str, Computed] = {}
         for own in self._own_sources[:1]:  # they all have the same code
             for source in (one for one in (self.args, *self.others.values()) if one.kind not in OWN):
                 made = (
@@ -331,8 +332,8 @@ def _beside(sources: Mapping[tuple[str, int], Source], begun: TrainBegin | None)
     found: dict[str, Source] = {}
     for kind in OBJECTS:
         known = [source for (other, _), source in sources.items() if other == kind]
-        wanted = None if begun is None else getattr(begun, kind)
-        chosen = sources.get((kind, wanted), known[-1] if known and begun is None else None)
+        last = known[-1] if known else None
+        chosen = last if begun is None else sources.get((kind, getattr(begun, kind)))
         if chosen is not None:
             found[kind] = replace(chosen, used=kind != "peft" or begun is None or begun.adapted)
     return found
@@ -354,8 +355,8 @@ def own_settings(events: Sequence[Event]) -> dict[str, Source]:
                 parts["defaults"] |= over | taken
             words_at = row.index if row.words else -1
             found[row.kind] = replace(own, index=min(own.index, row.index), words=words_at, **parts)
-        elif isinstance(row, OwnDefaults) and (own := found.get(row.kind)) is not None:
-            found[row.kind] = replace(own, defaults={**own.defaults, **row.defaults})
+        elif isinstance(row, OwnDefaults) and row.kind in found:
+            found[row.kind] = replace(found[row.kind], defaults={**found[row.kind].defaults, **row.defaults})
     handed_to = {key for row in built if row.kind not in OWN for key in (*row.raw, *row.types)}
     code = own_code(sorted({str(row.place[0]) for row in built if row.place}), sorted(handed_to))
     for kind, own in found.items():
@@ -373,12 +374,12 @@ def _of_elements(raw: Row, defaults: Row) -> Row:
     found = dict(defaults)
     for key, default in defaults.items():
         lists = [one for one in (raw.get(key), default) if isinstance(one, list) and one]
-        if len(lists) < 2 or len(lists[0]) != len(default) or not all(isinstance(one, dict) for one in sum(lists, [])):
+        if len(lists) < 2 or len(lists[0]) != len(lists[1]) or not all(isinstance(one, dict) for one in sum(lists, [])):
             continue
         texts = ((other, name, text) for one, other in zip(*lists, strict=True) for name, text in one.items())
         if all(other.get(name, text) == text for other, name, text in texts if isinstance(text, str)):
             del found[key]
-            for number, other in enumerate(default):
+            for number, other in enumerate(lists[1]):
                 found |= {f"{key}.{number}.{name}": value for name, value in other.items()}
     return found
 
@@ -438,7 +439,7 @@ def entries(value: Encoded) -> Row | None:
     return value if isinstance(value, dict) and not any(key.startswith("$") for key in value) else None
 
 
-def is_object(value: Encoded) -> bool:
+def is_object(value: Encoded) -> TypeGuard[dict[str, Encoded]]:
     """Whether a setting holds an object, which the probe shows by its fields."""
     return isinstance(value, dict) and "$object" in value
 

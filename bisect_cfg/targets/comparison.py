@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 
-from bisect_cfg.common.configuration import Configuration, Name, equal
+from bisect_cfg.common.configuration import Configuration, Name, equal, present
 from bisect_cfg.common.parameters import parameter
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import NAMESPACE, BuildAnswer, Encoded
@@ -153,9 +153,9 @@ class Comparison:
         """Key of the script's own file -> value there, of those whose place a flag has taken that has no default."""
         own = self.capture.others.get("script")
         open_flags = {Name.of(name).field for name, (_, good) in self._made_of.items() if good is None}
-        keys = [] if own is None else [key for key in own.raw if "." in key and key not in own.flags]
-        keys = [key for key in keys if key.rpartition(".")[2] in open_flags]
-        return {key: own.raw[key] for key in keys if not has_tag(own.raw[key])}
+        of_file = {} if own is None else {key: raw for key, raw in own.raw.items() if key not in own.flags}
+        of_file = {key: raw for key, raw in of_file.items() if "." in key and key.rpartition(".")[2] in open_flags}
+        return {key: raw for key, raw in of_file.items() if not has_tag(raw)}
 
     def _in_file(self, field: str) -> Encoded:
         """The value of a field in the script's own file, where a flag has taken its place; None if there is none, or
@@ -265,20 +265,19 @@ class Comparison:
             InputError: no two are enough.
         """
         args, answer = self.capture.args, self._resolve(chosen)
-        if answer.error is None:
+        if answer.values is not None:
             return answer.values, (), ""
-        words = set(re.findall(r"\w+", answer.error))
-        free = sorted(
-            (name for name in chosen if name not in self.good), key=lambda name: name.split(".")[0] not in words
-        )
+        error = answer.error or ""
+        words = set(re.findall(r"\w+", error))
+        free = sorted((one for one in chosen if one not in self.good), key=lambda one: one.split(".")[0] not in words)
         for kept in (*((name,) for name in free), *combinations(free, 2)):
             tried = self._resolve({name: reset for name, reset in chosen.items() if name not in kept})
-            if tried.error is None:
+            if tried.values is not None:
                 shown = ", ".join(f"{name}={look_up(args.resolved, name)}" for name in kept)
-                note = f"The library refuses its own defaults here ({answer.error.rstrip('.')}), so the good "
+                note = f"The library refuses its own defaults here ({error.rstrip('.')}), so the good "
                 return tried.values, kept, f"{note}configuration keeps your {shown}."
         raise InputError(
-            f"The good configuration is not valid for this version of {args.module.split('.')[0]}: {answer.error}",
+            f"The good configuration is not valid for this version of {args.module.split('.')[0]}: {error}",
             "Move it with --good name=value or a good.yaml until it can be built.",
         )
 
@@ -311,14 +310,14 @@ class Comparison:
         if has_tag(self.capture.args.raw.get(name.partition(".")[0]), "$opaque", "$object"):
             return True  # nobody but the script can make it, so it cannot be compared
         others = {other: reset for other, reset in chosen.items() if other != name}
-        pairs = (({}, {name: chosen[name]}), (others, chosen))
+        pairs = ((dict[str, Encoded](), {name: chosen[name]}), (others, chosen))
         return any(self._comes_to(left) != self._comes_to(right) for left, right in pairs)
 
     def _comes_to(self, resets: Row) -> Row | str:
         """All that a configuration resolves to, save what is never a factor; or why it is invalid."""
         answer = self._resolve(resets)
-        if answer.error is not None:
-            return answer.error
+        if answer.values is None:
+            return answer.error or ""
         return {name: value for name, value in answer.values.items() if not parameter(name).pinned}
 
     # ----------------------------------------------------------------------------------------------- everything else
@@ -366,10 +365,11 @@ class Comparison:
             InputError: the good side asks for processes that nothing here starts.
         """
         args, capture = self.capture.args, self.capture
-        sides = {LAUNCHER: launcher_levels(self.launcher, args.world_size, args.devices, capture.asked)}
+        by_launcher = launcher_levels(self.launcher, args.world_size, args.devices, capture.asked)
+        sides: dict[str, tuple[Encoded, Encoded] | None] = {LAUNCHER: by_launcher}
         processes = self.good.get(PROCESSES, 1)
         change = "start the script with `accelerate launch` or torchrun after `--`."
-        if processes > 1 and not capture.started:
+        if isinstance(processes, int) and processes > 1 and not capture.started:
             raise InputError(
                 f"{PROCESSES}={processes} for the good configuration needs a launcher, and the command has none.",
                 change.capitalize(),
@@ -394,7 +394,7 @@ class Comparison:
         """Factors of what is installed: where it worked, another version was, or none."""
         for name in self.good:
             space, package = Name.of(name)
-            if space == "packages" and self.good[name] != (bad := self.installed.levels.get(package)):
+            if space == "packages" and self.good[name] != (bad := present(self.installed).levels.get(package)):
                 yield Factor(name, "packages", *shown_levels(self.good[name], bad), self.good[name])
 
 

@@ -128,7 +128,7 @@ def parse_assignment(given: Assignment, option: str, read: Callable[[str], Value
         InputError: there is no ``=``; it holds a secret, which would be written down.
     """
     name, separator, value = given.partition("=") if isinstance(given, str) else (given[0], "=", given[1])
-    if not separator and Path(given).suffix.lower() in FILES:
+    if isinstance(given, str) and not separator and Path(given).suffix.lower() in FILES:
         raise InputError(
             f"{option} {given}: there is no such file.", "Check the path; it is relative to where you are."
         )
@@ -146,7 +146,7 @@ def parse_assignment(given: Assignment, option: str, read: Callable[[str], Value
         )
     if isinstance(given, str):
         try:
-            value = _of_text(name, value, read)
+            value = _of_text(name, given.partition("=")[2], read)
         except InputError as error:
             raise InputError(f"{option} {given[:80]}: {error.message}", error.advice) from None
     return (named(name) if Name.of(name).space == "packages" else name), value
@@ -176,8 +176,8 @@ def read_good_file(path: Path) -> dict[str, Value]:
         return launch_settings(content, Path())
     result: dict[str, Value] = {}
     for name, value in content.items():
-        nested = name in SPACES and isinstance(value, dict)
-        result |= {str(Name(name, key)): item for key, item in value.items()} if nested else {str(Name.of(name)): value}
+        nested = value.items() if name in SPACES and isinstance(value, dict) else None
+        result |= {str(Name.of(name)): value} if nested is None else {str(Name(name, key)): it for key, it in nested}
     # A recipe may hold a token; each trial has the script's own.
     return {name: value for name, value in result.items() if not hides(name, value)}
 
@@ -270,7 +270,7 @@ def check_type(name: str, value: Value, kind: str) -> None:
         InputError: it is none, or NaN.
     """
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if number and math.isnan(value):
+    if isinstance(value, float) and math.isnan(value):
         raise InputError(f"{name} cannot be NaN: no run could train with that.", "Give a number.")
     words = set(re.findall(r"\w+", kind.lower())).difference("optional union typing class nonetype none".split())
     if value is None or not words:

@@ -164,7 +164,8 @@ def launch_settings(content: Mapping[str, Value], folder: Path) -> dict[str, Val
         found[PRECISION] = "no" if content["mixed_precision"] in (None, False) else str(content["mixed_precision"])
     for section in ("fsdp_config", "deepspeed_config", "dynamo_config", "fp8_config"):
         prefix = "" if section == "deepspeed_config" else section.removesuffix("config")
-        for key, value in (content.get(section) or {}).items():
+        given = content.get(section)
+        for key, value in given.items() if isinstance(given, dict) else ():
             key = key if key.startswith(prefix) else prefix + key
             if key == "dynamo_backend":
                 found[COMPILER] = str(value).upper()
@@ -289,8 +290,8 @@ def asked_of(
     for name, variable in accelerate.variables.items():
         setting, kind = _READ_WITH.get(name.split(".")[1], ("", ""))
         if variable in given and (not setting or (setting, kind.lower()) in forced):
-            value, plain = value_of(given[variable]), accelerate.plain[name]
-            found.append(Asked(name, plain if equal(value, plain) else value, plain))
+            now, plain = value_of(given[variable]), accelerate.plain[name]
+            found.append(Asked(name, plain if equal(now, plain) else now, plain))
     return found
 
 
@@ -365,11 +366,7 @@ def variable_levels(name: str, good: Value) -> tuple[str | None, str | None]:
 
 def asked_in_file(content: Mapping[str, Value]) -> list[Asked]:
     """The settings of a DeepSpeed file, save those that are left to the training arguments ("auto")."""
-    return [
-        Asked(DEEPSPEED_FILE + name, value, _PLAIN_IN_FILE.get(name))
-        for name, value in leaves(content)
-        if value != AUTO
-    ]
+    return [Asked(DEEPSPEED_FILE + name, now, _PLAIN_IN_FILE.get(name)) for name, now in leaves(content) if now != AUTO]
 
 
 def leaves(content: Mapping[str, Value], above: str = "") -> Iterator[tuple[str, Value]]:
@@ -390,7 +387,8 @@ def with_leaves(content: Mapping[str, Value], changes: Mapping[str, Value]) -> d
     for name, value in changes.items():
         key, dot, rest = name.partition(".")
         if dot:
-            result[key] = with_leaves(result.get(key) or {}, {rest: value})
+            below = result.get(key)
+            result[key] = with_leaves(below if isinstance(below, dict) else {}, {rest: value})
         elif value is None:
             result.pop(name, None)
         else:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bisect_cfg.common.words import number_of
 from bisect_cfg.probe.protocol import Encoded
@@ -106,7 +106,7 @@ def _agreed(found: Mapping[Key, list[Encoded]]) -> dict[Key, Encoded]:
 def _said_by(tree: ast.Module) -> tuple[list[tuple[tuple[str, str], Encoded]], set[str]]:
     """(Section, key) and default, as often as a module says one; and the keys that it reads."""
     assigned = _module(tree).assigned
-    defaults, read, handed = [], Counter(), Counter()
+    defaults, read, handed = [], Counter[str](), Counter[str]()
     for node in ast.walk(tree):
         for key, default in reads(node):
             read[key] += 1
@@ -199,14 +199,15 @@ def _of_variables(trees: Iterable[ast.Module]) -> dict[str, list[Encoded]]:
         for node in ast.walk(tree):
             match node:
                 case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
-                    given = zip(names, values, strict=False)
+                    given = [*zip(names, values, strict=False)]
                 case ast.Assign(targets=[one], value=value) | ast.AnnAssign(target=one, value=ast.expr() as value):
                     given = [(one, value)]
                 case _:
                     continue
             for target, value in given:
-                for literal in _literal(value, {}) if isinstance(target, ast.Name) else ():
-                    first.setdefault(target.id, literal)
+                name = target.id if isinstance(target, ast.Name) else ""
+                for literal in _literal(value, {}) if name else ():
+                    first.setdefault(name, literal)
         for name, literal in first.items():
             found.setdefault(name, []).append(literal)
     return found
@@ -275,7 +276,9 @@ def _defined_in(
 ) -> Iterator[tuple[str, dict[str, tuple[Encoded, ...]]]]:
     """Each function and class of a module, with its parameters and their defaults, none where one has none."""
     for node in nodes:
-        made = node
+        if not isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        made: ast.stmt = node
         if isinstance(node, ast.ClassDef):
             made = next((one for one in node.body if getattr(one, "name", "") == "__init__"), node)
         match made:
@@ -284,12 +287,10 @@ def _defined_in(
             ):
                 names = [one.arg for one in (*of.posonlyargs, *of.args, *of.kwonlyargs)]
                 values = [*of.defaults, *of.kw_defaults]
-                pairs = zip(names, [None] * (len(names) - len(values)) + values, strict=True)
+                pairs = [*zip(names, [None] * (len(names) - len(values)) + values, strict=True)]
             case ast.ClassDef(body=body):
-                pairs = ((one.target.id, one.value) for one in body
-                         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name))  # fmt: skip
-            case _:
-                continue
+                pairs = [(one.target.id, one.value) for one in body
+                         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]  # fmt: skip
         yield node.name, {one: _literal(value, assigned) for one, value in pairs if one not in ("self", "cls")}
 
 
@@ -326,16 +327,18 @@ def _part(node: ast.AST, module: _Module) -> tuple[str, ast.expr | None]:
     return "", None
 
 
-def _inlined(node: ast.AST, module: _Module, steps: int) -> ast.AST:
+def _inlined(node: ast.expr, module: _Module, steps: int) -> ast.expr:
     """The same with what its variables, and the parts of them that it reads, were given beside their names."""
     name, found = _part(node, module)
     if found is not None and steps:
         return ast.NamedExpr(ast.Name(name, ast.Store()), _inlined(found, module, steps - 1))
 
-    def within(value: object) -> object:
+    def within(value: Any) -> Any:  # fields of nodes are of any kind
         if isinstance(value, list):
             return [within(one) for one in value]
-        return _inlined(value, module, steps) if isinstance(value, ast.AST) else value
+        if isinstance(value, ast.AST) and not isinstance(value, ast.expr):
+            return type(value)(**{part: within(one) for part, one in ast.iter_fields(value)})
+        return _inlined(value, module, steps) if isinstance(value, ast.expr) else value
 
     return type(node)(**{part: within(value) for part, value in ast.iter_fields(node)})
 

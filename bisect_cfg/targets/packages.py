@@ -21,6 +21,7 @@ from packaging.version import InvalidVersion, Version
 
 from bisect_cfg.common.configuration import Value
 from bisect_cfg.common.files import load_toml, read_text
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
 
 PACKAGE = "packages."
@@ -113,12 +114,12 @@ def installed_by(python: str) -> Installed:
         ) from None
     found = {}
     for name, one in said["distributions"].items():
-        name, level = canonicalize_name(name), _level_of(one["version"], one["url"])
+        name, level = str(canonicalize_name(name)), _level_of(one["version"], one["url"])
         found[name] = Distribution(name, level, one["version"], tuple(one["requires"]), one["installer"])
     return Installed(found, said["markers"], said["base"])
 
 
-def _level_of(version: str, origin: Mapping[str, object]) -> str:
+def _level_of(version: str, origin: JsonObject) -> str:
     """A version, or where a package came from that no index has: its ``direct_url.json`` (PEP 610)."""
     url = str(origin.get("url", ""))
     if not url:
@@ -176,7 +177,7 @@ def read_packages(path: Path, installed: Installed) -> dict[str, str]:
     return found
 
 
-def _of_lock(lock: Mapping[str, object]) -> dict[str, str]:
+def _of_lock(lock: JsonObject) -> dict[str, str]:
     """Name -> version of what a lock has from an index or a wheel; the project itself is in it, too."""
     packages = lock.get("packages") or lock.get("package") or ()
     own = {"editable", "virtual", "directory"}
@@ -253,12 +254,12 @@ def checked_level(name: str, level: Value) -> str | None:
     return level
 
 
-def shown_levels(good: str | None, bad: str | None) -> tuple[str, str]:
+def shown_levels(good: Value, bad: str | None) -> tuple[str, str]:
     """The levels as people read them: of a wheel its version alone, where that tells the two apart."""
-    given = good or NOT_INSTALLED, bad or NOT_INSTALLED
+    given = str(good or NOT_INSTALLED), bad or NOT_INSTALLED
     wheels = [_wheel(level) if level.startswith("@") else None for level in given]
-    shown = tuple(level if wheel is None else wheel[1] for level, wheel in zip(given, wheels, strict=True))
-    return given if shown[0] == shown[1] else shown
+    ours, theirs = (level if wheel is None else wheel[1] for level, wheel in zip(given, wheels, strict=True))
+    return given if ours == theirs else (ours, theirs)
 
 
 class Missing(NamedTuple):
@@ -299,7 +300,7 @@ def _missing(name: str, text: str, asked: Requirement, side: Mapping[str, Distri
         found = here is not None and asked.specifier.contains(here.version, prereleases=True)
     except InvalidVersion:
         found = True
-    return None if found else Missing(name, text, here and here.version)
+    return None if found else Missing(name, text, None if here is None else here.version)
 
 
 def missing_in(distributions: Mapping[str, Distribution], markers: Mapping[str, str]) -> frozenset[Missing]:

@@ -97,7 +97,7 @@ def _read(
     given: Sequence[Assignment], option: str, spelled: dict[str, list[tuple[Value, str]]]
 ) -> tuple[dict[str, Value] | None, dict[str, Value], str]:
     """What the files of one option hold (None without one), the single values, and the format of the last file."""
-    tree, single, config_format = None, {}, ""
+    tree, single, config_format = None, dict[str, Value](), ""
     for one in given:
         if isinstance(one, str) and "=" not in one:
             path = Path(one)
@@ -122,8 +122,8 @@ def _walk(left: Value, right: Value, above: tuple[str, ...]) -> Iterator[tuple[s
     both = [side for side in (left, right) if side is not UNSET]
     if all(isinstance(side, dict) and (side or not above) for side in both):
         for key in {**(right if isinstance(right, dict) else {}), **(left if isinstance(left, dict) else {})}:
-            inner = (side.get(key, UNSET) if isinstance(side, dict) else UNSET for side in (left, right))
-            yield from _walk(*inner, (*above, key))
+            first, second = (side.get(key, UNSET) if isinstance(side, dict) else UNSET for side in (left, right))
+            yield from _walk(first, second, (*above, key))
     else:
         yield above
 
@@ -173,7 +173,8 @@ def compare_packages(words: Sequence[str], levels: Levels, given: Given) -> Inte
     python = python_of(words, given.python)
     installed = installed_by(python)
     if given.good_packages is not None:
-        good = {PACKAGE + name: level for name, level in read_packages(given.good_packages, installed).items()} | good
+        there = read_packages(given.good_packages, installed)
+        good = {**{PACKAGE + name: level for name, level in there.items()}, **good}
     own = {PACKAGE + name: level for name, level in installed.levels.items()}
     differ = {name: level for name, level in good.items() if level != own.get(name) and name not in pins}
     for name, level in differ.items():

@@ -64,9 +64,7 @@ def left_out(known: Sequence[str], only: Sequence[str], excluded: Sequence[str])
     """What --only and --exclude leave out of the names that differ: name -> why it is not varied. Whoever names a group
     (`model_init_kwargs`) names all that is in it."""
     left = {name: "--exclude names it" for name in known if _within(name, excluded)}
-    return left | {
-        name: "it is not among those that --only names" for name in known if only and not _within(name, only)
-    }
+    return left | {one: "it is not among those that --only names" for one in known if only and not _within(one, only)}
 
 
 def naming_nothing(known: Sequence[str], only: Sequence[str], excluded: Sequence[str]) -> list[tuple[str, str]]:

@@ -191,9 +191,8 @@ class Template:
             *above, last = self.paths.get(name, (name,))
             inner = nested
             for key in above:
-                if not isinstance(inner.get(key), dict):
-                    inner[key] = {}
-                inner = inner[key]
+                below = inner.get(key)
+                inner[key] = inner = below if isinstance(below, dict) else {}
             inner[last] = value
         return _written(nested, self.config_format)
 
@@ -220,11 +219,10 @@ def _written(nested: Mapping[str, Value], config_format: str) -> str:
     return yaml.safe_dump(nested, sort_keys=False, allow_unicode=True) if nested else "{}\n"
 
 
-def _without_none(value: Value) -> Value:
+def _without_none(nested: Mapping[str, Value]) -> dict[str, Value]:
     """TOML has no null: what is None is left out."""
-    if isinstance(value, Mapping):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return value
+    there = {key: item for key, item in nested.items() if item is not None}
+    return {key: _without_none(item) if isinstance(item, Mapping) else item for key, item in there.items()}
 
 
 # ------------------------------------------------------------------------------------- settings as they were typed
@@ -286,7 +284,7 @@ def _typed_at(words: Sequence[str], good: Configuration, parsed: Parsed) -> Type
     alone = following is None or (following.startswith("-") and not isinstance(value, (int, float)))
     if (isinstance(good[name], bool) and not isinstance(value, bool)) or (good[name] is None and alone):
         return Typed(name, (word,), parsed.bad.get(name, True), switch=True)
-    if alone:
+    if alone or following is None:
         raise InputError(
             f"{word} has no value in the command, and the good side gives it {text_of(good[name])}.",
             f"If it is a switch, say --good {name}=false; else give its value after it.",

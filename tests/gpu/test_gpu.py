@@ -133,4 +133,4 @@ def test_doctor_computes_on_the_card() -> None:
     assert [one for one in results if "signal" in one or "error" in one] == []
     assert len(results) >= 4
     loaded, installed = loaded_cublas(), fingerprint()["cublas"]
-    assert loaded is not None and loaded["version"].split(".")[0] == installed["version"].split(".")[0]
+    assert loaded is not None and loaded["loaded_version"].split(".")[0] == installed["version"].split(".")[0]

@@ -79,7 +79,7 @@ def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
         found = {"cold": cold}
         for start in ("imports", "config"):
             assert runner.site.starts.start_at(start) is None
-            runner.settings = Comparison(capture, runner.site.starts.resolve).factors()
+            runner.known_settings = Comparison(capture, runner.site.starts.resolve).factors()
             found[start] = runner.train(Plan(start, runner.settings.bad, None, patience=SLOW))
         found["config again"] = runner.train(Plan("again", runner.settings.bad, 4, patience=SLOW))
     finally:

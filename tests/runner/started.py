@@ -33,7 +33,7 @@ class Started:
     def start_at(self, start: str) -> None:
         """Let trials start there."""
         assert self.starts.start_at(start) is None
-        self.runner.settings = Comparison(self.capture, self.starts.resolve).factors()
+        self.runner.known_settings = Comparison(self.capture, self.starts.resolve).factors()
 
     def train(self, name: int, start: str | None = None, patience: Patience | None = None, **values: object) -> Run:
         """The bad configuration but for these values of the training config."""

@@ -133,7 +133,7 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(
     assert in_search.signature == (str(study.verdict_of(run).signature) if in_search.outcome.value != "pass" else None)
 
     wishes = Wishes()
-    runner.settings, runner.horizon = Factors(NOTHING_SEEN, ()), 12
+    runner.known_settings, runner.horizon = Factors(NOTHING_SEEN, ()), 12
     good = Run(replace(seen, died=None), traces_of(folder.with_name("good"), rows=rows()), folder)
     isolated = Isolated(runner, Report("isolated"), good, good, wishes)
     healthy = isolated.health_of(run, Attempt({}, 0, 12, Aim.RESET, "")).healthy

@@ -62,6 +62,17 @@ def number(row: Row, name: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
+def finite(rows: Sequence[Row], name: str) -> list[float]:
+    """The finite values of a metric."""
+    values = (number(row, name) for row in rows)
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def step_of(row: Row) -> int:
+    """The optimizer step of a row."""
+    return int(row["step"] or 0)
+
+
 def has_rewards(rows: Sequence[Row]) -> bool:
     """Whether a run learns from rewards: its loss says little then. Otherwise its entropy does, which falls with it."""
     return any(number(row, name) is not None for row in rows for name in _REWARDS)
@@ -168,7 +179,7 @@ class Past:
 
 def _lost(rows: Sequence[Row], past: Past) -> str:
     """Whether the policy is collapsed in all of the last steps, `rows`, and what shows it; "" if it is not."""
-    start, rewards = past.start, _rewards(rows)
+    start, rewards = past.start, finite(rows, "reward")
     entropy = number(rows[-1], "entropy")
     fell = f"entropy fell from {start:.3g} to {entropy:.2g}" if entropy is not None else ""
     learnt = past.fading >= SLOWLY and past.keeps(rewards)
@@ -210,7 +221,7 @@ def _silent(past: Past, rows: Sequence[Row]) -> str:
     recent = max(before - RECENT, 0)
     of_all = (past.silent[before] + 1) / (before + 2)
     share = max(of_all, (past.silent[before] - past.silent[recent] + 1) / (before - recent + 2))
-    rewards = _rewards(rows)
+    rewards = finite(rows, "reward")
     unrisen = not rewards or not past.began or fmean(rewards) <= fmean(past.began[:COLLAPSE_STREAK]) + 1e-9
     if not past.entropy and past.still >= streak and unrisen and share**streak < BY_CHANCE**0.5:
         # TRL before 0.20 logs no entropy: a spread of rewards and a gradient that were there and are gone for good.
@@ -249,11 +260,6 @@ def _signalless(row: Row) -> bool:
     """Whether a step had nothing to learn from."""
     dead = dead_groups(row)
     return number(row, "grad_norm") == 0 if dead is None else dead
-
-
-def _rewards(rows: Sequence[Row]) -> list[float]:
-    values = (number(row, "reward") for row in rows)
-    return [value for value in values if value is not None and math.isfinite(value)]
 
 
 def _clipped(row: Row) -> float | None:

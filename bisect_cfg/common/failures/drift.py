@@ -19,7 +19,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from bisect_cfg.common.failures import health
-from bisect_cfg.common.failures.health import Row
+from bisect_cfg.common.failures.collapse import Row, finite
 
 START_STEPS = 3
 """A run's own beginning is its first steps: the first is taken before any update, three even out a single batch."""
@@ -105,7 +105,7 @@ def _non_finite(rows: Sequence[Row], good: Sequence[Row], scaler: bool) -> Itera
 
 def _drifts(rows: Sequence[Row], good: Sequence[Row], dead: bool) -> Iterator[Deviation]:
     """What drifted too far; `dead`: whether the rewards of the good run are all equal, so that theirs say nothing."""
-    silent, usual = (_values(one, "frac_reward_zero_std") for one in (rows, good))
+    silent, usual = (finite(one, "frac_reward_zero_std") for one in (rows, good))
     for bound in BOUNDS if health.has_rewards(rows) else BOUNDS_WITHOUT_REWARDS:
         if bound.metric != "reward_std":
             found = _drifted(bound, rows, good)
@@ -120,8 +120,8 @@ def _drifts(rows: Sequence[Row], good: Sequence[Row], dead: bool) -> Iterator[De
 def _engine(rows: Sequence[Row], good: Sequence[Row]) -> Iterator[Deviation]:
     """An engine that writes the completions and is farther from the trainer than in the good run. That is a matter of
     level: weights that never arrived are wrong from the first step on."""
-    apart, ratio = _late(_values(rows, health.ENGINE_DIFFERENCE)), _late(_values(rows, health.ENGINE_RATIO))
-    usual, kept = _values(good, health.ENGINE_DIFFERENCE), _values(good, health.ENGINE_RATIO)
+    apart, ratio = _late(finite(rows, health.ENGINE_DIFFERENCE)), _late(finite(rows, health.ENGINE_RATIO))
+    usual, kept = finite(good, health.ENGINE_DIFFERENCE), finite(good, health.ENGINE_RATIO)
     if apart and median(apart) > max(APART, APART_TIMES * median(usual or [0.0])):
         yield Deviation(health.ENGINE_DIFFERENCE, f"{health.ENGINE_DIFFERENCE} is {median(apart):.2g}")
     if ratio and median(ratio) < RATIO_FLOOR * min(1.0, median(kept or [1.0])):
@@ -154,17 +154,11 @@ def _drift(bound: Bound, rows: Sequence[Row]) -> tuple[float, float] | None:
     """A metric at the beginning and at the end; None where it says nothing. A step in which all rewards of a group are
     equal has no gradient, however healthy the policy is: such steps are counted, and their gradients left out."""
     told = [row for row in rows if health.dead_groups(row) is not True] if bound.metric == "grad_norm" else rows
-    values = _values(told, bound.metric)
+    values = finite(told, bound.metric)
     if len(values) <= START_STEPS:
         return None
     start = bound.level(values[:START_STEPS])
     return (start, median(_late(values[1:]))) if start > 0 else None
-
-
-def _values(rows: Sequence[Row], name: str) -> list[float]:
-    """The finite values of a metric."""
-    found = (health.number(row, name) for row in rows)
-    return [value for value in found if value is not None and math.isfinite(value)]
 
 
 def _late(values: Sequence[float]) -> Sequence[float]:

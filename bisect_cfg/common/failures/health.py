@@ -38,12 +38,13 @@ from bisect_cfg.common.failures.collapse import (
     has_rewards,
     most,
     number,
+    step_of,
 )  # fmt: skip
 
 __all__ = [
     "COLLAPSE_STREAK", "COLLAPSE_WINDOW", "CUT_OFF", "DEAD_STEPS", "ENGINE_DIFFERENCE", "ENGINE_RATIO", "LOOKS",
     "NOISE_SHARE", "NON_FINITE_STREAK", "ODDITIES", "RULES", "SILENT_KINDS", "WATCHED", "Row", "Rule", "Symptom",
-    "Watch", "dead_groups", "has_rewards", "not_finite", "number", "remarks", "symptoms",
+    "Watch", "dead_groups", "has_rewards", "not_finite", "number", "remarks", "step_of", "symptoms",
 ]  # fmt: skip
 
 
@@ -81,10 +82,7 @@ RULES = (  # most severe first
          "a step so many times as long as usual; no failure, since a run is slow for many reasons",
          "chosen; nothing is decided by it"),
 )  # fmt: skip
-ODDITIES = {
-    "non-finite": "{} was NaN or infinite",
-    **{rule.kind: rule.words for rule in RULES if not rule.failure},
-}
+ODDITIES = {"non-finite": "{} was NaN or infinite", **{rule.kind: rule.words for rule in RULES if not rule.failure}}
 """What was odd, by the kind of a remark, about the metric of that name."""
 _SEVERITY = {rule.kind: place for place, rule in enumerate(RULES)}
 _BOUND = {rule.kind: rule.bound for rule in RULES}
@@ -137,8 +135,8 @@ class Symptom:
 
 def not_finite(rows: Sequence[Row], name: str) -> list[tuple[int, float]]:
     """Step and value of the rows in which a metric is NaN or infinite."""
-    told = ((row["step"], number(row, name)) for row in rows)
-    return [(step, value) for step, value in told if value is not None and not math.isfinite(value)]
+    told = ((row, number(row, name)) for row in rows)
+    return [(step_of(row), value) for row, value in told if value is not None and not math.isfinite(value)]
 
 
 def symptoms(rows: Sequence[Row], ended: bool, earlier: Sequence[Row] = ()) -> list[Symptom]:
@@ -195,13 +193,13 @@ class _Unending:
     def take(self, row: Row) -> None:
         """One more step."""
         if REWARD not in self._found and (name := _broken_reward(row)):
-            self._found[REWARD] = Symptom("non-finite", REWARD, row["step"], f"{name} is {number(row, name)}")
+            self._found[REWARD] = Symptom("non-finite", REWARD, step_of(row), f"{name} is {number(row, name)}")
         for name in WATCHED:
             if (value := number(row, name)) is None:
                 continue
             self._values[name] += 1
             self._streaks[name] = 0 if math.isfinite(value) else self._streaks[name] + 1
-            self._last[name] = row["step"], value
+            self._last[name] = step_of(row), value
             if self._streaks[name] >= NON_FINITE_STREAK and name not in self._found:
                 self._found[name] = self._symptom(name)
 
@@ -223,7 +221,7 @@ def _broken_reward(row: Row) -> str:
     broken = [name for name in row if (value := number(row, name)) is not None and not math.isfinite(value)]
     if REWARD in broken:
         return REWARD
-    return next((name for name in broken if name.startswith(OFREWARDS) and math.isinf(row[name])), "")
+    return next((name for name in broken if name.startswith(OFREWARDS) and math.isinf(number(row, name) or 0)), "")
 
 
 class _Diverging:
@@ -231,7 +229,8 @@ class _Diverging:
 
     def __init__(self) -> None:
         self._losses: list[float] = []
-        self._best, self._found = math.inf, None  # the best level it had held; the symptom
+        self._best = math.inf  # level that it had held
+        self._found: Symptom | None = None
         self._begun, self._of_a_policy = False, False
 
     def take(self, row: Row) -> None:
@@ -253,7 +252,7 @@ class _Diverging:
         risen = max(RISEN_TIMES * self._best, self._best + RISEN_BY)
         if most(window, lambda loss: loss > DIVERGED_TIMES * start) or most(longer, lambda loss: loss > risen):
             told = f"the loss rose from {min(self._best, start):.3g} to {fmean(window):.3g}"
-            self._found = Symptom("diverged", "", row["step"], told)
+            self._found = Symptom("diverged", "", step_of(row), told)
 
     def found(self) -> Symptom | None:
         learnt_by = not self._of_a_policy and bool(self._losses) and fmean(self._losses[:COLLAPSE_STREAK]) > 0
@@ -275,7 +274,7 @@ class _EngineApart:
         self._streak = [*self._streak, apart] if apart > ENGINE_APART else []
         if len(self._streak) == ENGINE_STEPS and self.found is None:
             told = f"{ENGINE_DIFFERENCE} is {fmean(self._streak):.2g} in {ENGINE_STEPS} steps in a row"
-            self.found = Symptom("engine-drifts", "", row["step"], told)
+            self.found = Symptom("engine-drifts", "", step_of(row), told)
 
 
 def never_learning(rows: Sequence[Row]) -> Symptom | None:
@@ -283,7 +282,7 @@ def never_learning(rows: Sequence[Row]) -> Symptom | None:
     first = list(islice((row for row in rows if number(row, "grad_norm") is not None), DEAD_STEPS))
     if len(first) < DEAD_STEPS:
         return None
-    step, judged = first[-1]["step"], [dead for row in first if (dead := dead_groups(row)) is not None]
+    step, judged = step_of(first[-1]), [dead for row in first if (dead := dead_groups(row)) is not None]
     if judged and all(judged):
         text = f"all rewards of a group equal in each of the first {DEAD_STEPS} steps"
         return Symptom("dead-reward", "", step, "; ".join([text, *odd_rewards(first)]))
@@ -303,8 +302,7 @@ def broken_rewards(row: Row) -> list[str]:
 def odd_rewards(rows: Sequence[Row]) -> Iterator[str]:
     """What is odd about the reward functions, of steps in which all rewards of a group are equal."""
     spreading = []
-    for mean in dict.fromkeys(name for row in rows for name in row if _OF_A_FUNCTION.fullmatch(name)):
-        name = _OF_A_FUNCTION.fullmatch(mean)[1]
+    for mean, name in {key: one[1] for row in rows for key in row if (one := _OF_A_FUNCTION.fullmatch(key))}.items():
         equal = {equal_rewards(row, mean, f"{OFREWARDS}{name}/std") for row in rows}
         if len({number(row, mean) for row in rows}) == 1 and False not in equal:
             yield f"{name} gives {number(rows[0], mean):.4g} every time"
@@ -333,8 +331,8 @@ def remarks(rows: Sequence[Row]) -> list[Symptom]:
 
 def slower_steps(rows: Sequence[Row]) -> Symptom | None:
     """Steps that took much longer than usual. The first is left out: it pays for allocation and compilation."""
-    times = [(int(row["step"]), number(row, "time")) for row in rows]
-    took = [(step, now - before) for (_, before), (step, now) in pairwise(times) if None not in (before, now)]
+    times = [(step_of(row), number(row, "time")) for row in rows]
+    took = [(step, now - old) for (_, old), (step, now) in pairwise(times) if old is not None and now is not None]
     if len(took) < 2:
         return None
     usual = median(seconds for _, seconds in took[: max(1, len(took) // 2)])

@@ -178,9 +178,8 @@ class Rows:
             return
         for at, line in enumerate(block.split(b"\n"), number):
             for part in line.split(b"\r") if b"\r" in line else (line,):
-                if self._columns or any([mark in part for mark in _MARKS]):
-                    if not self._header(part):
-                        self._candidate(at, part, any([mark in part for mark in _NAN_MARKS]))
+                if (self._columns or any([mark in part for mark in _MARKS])) and not self._header(part):
+                    self._candidate(at, part, any([mark in part for mark in _NAN_MARKS]))
 
     @property
     def rows(self) -> list[MetricRow]:

@@ -92,10 +92,9 @@ def reported_signal(text: str) -> str | None:
     for pattern in _SIGNALS:
         if match := pattern.search(text):
             ((kind, value),) = match.groupdict().items()
-            name = {"name": str, "number": lambda number: signal_name(int(number)), "words": _in_shell_words}[kind](
-                value
-            )
-            if name:
+            if kind == "number":
+                value = signal_name(int(value))
+            if name := _in_shell_words(value) if kind == "words" else value:
                 return name
     if (match := _STATUS.search(text)) and (name := _of_status(match)):
         return name

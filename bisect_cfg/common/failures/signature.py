@@ -33,15 +33,7 @@ from bisect_cfg.common.text import normalise
 
 __all__ = ["Signature", "from_exception", "from_exit", "from_log", "is_sampling_error", "normalise"]
 
-PLACELESS = {
-    "cuda-assert",
-    "cuda-error",
-    "out-of-memory",
-    "non-finite",
-    "hang",
-    "signal",
-    *SILENT_KINDS,
-}
+PLACELESS = {"cuda-assert", "cuda-error", "out-of-memory", "non-finite", "hang", "signal", *SILENT_KINDS}
 """Kinds whose place is an accident of timing, so `Signature.same` leaves it out."""
 
 WRAPPERS = {
@@ -226,8 +218,7 @@ def from_lines(lines: Sequence[LogLine]) -> Signature | None:
     later = [one for one in printed if one.last > progress]
     candidates = later or ([] if reported else printed)
     own = [one for one in candidates if one.type_name.rpartition(".")[2] not in WRAPPERS]
-    if own or (bare := _bare(lines, progress)):
-        first = own[0] if own else bare
+    if first := own[0] if own else _bare(lines, progress):
         return from_exception(first.type_name, first.message, first.places)
     if reported:
         return _signal(min(reported, key=lambda name: reported[name].number), lines)

@@ -44,6 +44,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -57,7 +58,7 @@ LISTS = ("name", "also", "source", "switched_off", "resource", "risky_default")
 """Fields of a row that hold several things; one alone needs no brackets."""
 
 
-Row = Mapping[str, object]
+Row = dict[str, Any]
 """Of the table: field -> what it says."""
 
 
@@ -105,9 +106,7 @@ class Table:
 def table() -> Table:
     """The table, read once."""
     data = msgspec.yaml.decode(FILE.read_bytes())
-    rows = tuple(
-        {key: _several(value) if key in LISTS else value for key, value in row.items()} for row in data["settings"]
-    )
+    rows = tuple({key: _several(one) if key in LISTS else one for key, one in row.items()} for row in data["settings"])
     named = {name: row for row in rows for name in (*row["name"], *row.get("also", ()))}
     patterns = [(name.removesuffix("*"), row) for name, row in named.items() if name.endswith("*")]
     patterns.sort(key=lambda pattern: "." not in pattern[0])
@@ -126,7 +125,7 @@ def parameter(name: str) -> Parameter:
     """What is known of a setting, by any of its names; ``args.`` may be left out."""
     name = name.removeprefix("args.")
     last = name.rpartition(".")[2]
-    found: dict[str, object] = {}
+    found: Row = {}
     for beginning, row in table().patterns:
         if (name if "." in beginning else last).startswith(beginning):
             found |= row
@@ -146,7 +145,7 @@ def successors() -> dict[str, str]:
         name: f"{row['gone']}: {row['instead']}." if "instead" in row else f"{row['gone']}."
         for row in table().rows
         if "gone" in row
-        for name in row.get("also", row["name"])
+        for name in row["also" if "also" in row else "name"]
     }
 
 

@@ -20,7 +20,7 @@ def _load_children(folder):
 
     children = type(sys)("_bisect_cfg_probe.children")
     children.__file__ = os.path.join(folder, "children.py")
-    exec(SourceFileLoader(children.__name__, children.__file__).get_code(children.__name__), children.__dict__)
+    exec(SourceFileLoader(children.__name__, children.__file__).get_code(children.__name__) or "", children.__dict__)
     return children
 
 
@@ -31,11 +31,12 @@ def _load(folder, children):
     spec = spec_from_file_location(
         "_bisect_cfg_probe", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
     )
+    assert spec is not None and spec.loader is not None
     package = type(sys)(spec.name)
     package.__spec__, package.__file__, package.__path__ = spec, spec.origin, [folder]
     package.__loader__, package.__package__ = spec.loader, spec.name
     sys.modules[spec.name] = package
-    sys.modules[children.__name__] = package.children = children
+    sys.modules[children.__name__] = package.__dict__["children"] = children
     spec.loader.exec_module(package)
     from _bisect_cfg_probe import boot
 
@@ -86,11 +87,11 @@ def _start():
     value = os.environ.get("BISECT_CFG_PROBE")
     started = value is not None and value.startswith(("child:", "alone:"))
     children = _load_children(folder) if value else None
-    if started:
+    if started and children:
         children.join(value)
         children.restore_path()
         _wait_for_library(folder, children)
-    elif value:
+    elif value and children:
         children.begin(os.path.dirname(value))
     _run_shadowed(started)
     if value and not started:
