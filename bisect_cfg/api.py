@@ -206,7 +206,7 @@ class News(Listener):
     def phase(self, name: str, detail: str = "") -> None:
         if name == "safe values":
             self._view.phase(name, detail)
-            self.note = self._view.note  # type: ignore[method-assign]
+            self.note = self._view.note  # type: ignore[method-assign]  # from here on
 
 
 def recommend_again(

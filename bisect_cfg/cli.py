@@ -37,7 +37,7 @@ EVERY_DAY, OWN = "Everyday options", "Options"
 # ------------------------------------------------------------------------------------------------ from table to flags
 
 
-class _Type(click.ParamType):  # type: ignore[type-arg]
+class _Type(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click alone
     """The values of an option, as they are typed and completed; whether they fit is seen for both doors alike."""
 
     def __init__(self, kind: Kind) -> None:
@@ -458,7 +458,7 @@ def run() -> int:
         return crash.USAGE
     except click.exceptions.NoSuchOption as error:
         near = get_close_matches(error.option_name, error.possibilities or (), cutoff=SIMILAR)
-        error.possibilities = near  # type: ignore[misc]
+        error.possibilities = near  # type: ignore[misc]  # to click it is final
         raise InputError(error.format_message(), SCRIPT_FLAG_ADVICE) from None
     except click.ClickException as error:
         context = getattr(error, "ctx", None)

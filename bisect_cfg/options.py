@@ -248,7 +248,7 @@ _Fields = make_dataclass(
 )
 
 
-class Options(_Fields):  # type: ignore[misc, valid-type]
+class Options(_Fields):  # type: ignore[misc, valid-type]  # made of the table, at run time
     """The options of a bisection, whole: an attribute each."""
 
     def given(self) -> "Given":
@@ -269,12 +269,7 @@ class Options(_Fields):  # type: ignore[misc, valid-type]
             return sorted(f"{text} {hash_of(path)}" if "=" not in text and path.is_file() else text
                           for text, path in files)  # fmt: skip
 
-        known = {
-            "failure": self.failure,
-            "steps": self.steps,
-            "only": sorted(self.only),
-            "exclude": sorted(self.exclude),
-        }
+        own = {"failure": self.failure, "steps": self.steps, "only": sorted(self.only), "exclude": sorted(self.exclude)}
         rare = {
             "bad": settings(self.bad),
             "config_format": self.config_format,
@@ -282,8 +277,8 @@ class Options(_Fields):  # type: ignore[misc, valid-type]
             "training": self.training,
             "from_checkpoint": self.from_checkpoint and str(self.from_checkpoint.absolute()),
         }
-        known |= {name: value for name, value in rare.items() if value}
-        return {"good": settings(self.good), "pin": sorted(map(as_given, self.pin)), **known}
+        own |= {name: value for name, value in rare.items() if value}
+        return {"good": settings(self.good), "pin": sorted(map(as_given, self.pin)), **own}
 
 
 def checked(rows: Mapping[str, Option], given: Mapping[str, Any], door: str = "") -> dict[str, Any]:

@@ -109,7 +109,6 @@ def facts(environment: Fingerprint, settings: Configuration) -> dict[str, Value]
     # Where there is no whole fingerprint, what is absent may only not have been recorded.
     whole = environment.get("python") and "error" not in environment
     cuda, driver = _pair(environment.get("cuda")), _pair(environment.get("driver"))
-    needed = DRIVERS.get(cuda[0], 0) if cuda else 0
     shadow, loaded = cublas.get("version") and cublas.get("shadowed_by"), cublas.get("loaded_from")
     known: dict[str, Value] = {
         "gpu_below_7_5": _gpu(environment, (0, 0), (7, 5)),
@@ -124,7 +123,7 @@ def facts(environment: Fingerprint, settings: Configuration) -> dict[str, Value]
         known["without_torch"] = environment.get("executable") or "this interpreter"
     if whole and not set(packages) & set(TRAINERS):
         known["without_trainer"] = ", ".join(TRAINERS)
-    if driver and driver[0] < needed:
+    if driver and cuda and driver[0] < (needed := DRIVERS.get(cuda[0], 0)):
         known["driver_needed"] = needed
     if 0 < gpus < (environment.get("local_ranks") or 0):
         known["too_few_gpus"] = gpus

@@ -101,7 +101,7 @@ class Explanation:
 
 def explain(stream: BinaryIO, **known: object) -> Explanation:
     """Explains a log, opened in binary mode; `known` is what `explain_readings` takes."""
-    return explain_readings([read_source(Source("", stream))], **known)  # type: ignore[arg-type]
+    return explain_readings([read_source(Source("", stream))], **known)  # type: ignore[arg-type]  # it checks them
 
 
 def explain_text(text: str, **known: object) -> Explanation:

@@ -38,7 +38,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from re import _constants as opcodes  # type: ignore[attr-defined]  # no public way to see a pattern's structure
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]  # likewise
 from typing import Annotated, Any, TypeVar
 
 import msgspec

@@ -102,7 +102,7 @@ class NotebookView(View):
             if isinstance(error, KeyboardInterrupt):
                 self._lines.append(Text("Interrupted; what ran was ended. Run the cell again to go on.", "yellow"))
                 # What IPython shows in place of a traceback through our code (and the storage's), which helps nobody.
-                error._render_traceback_ = lambda: ["KeyboardInterrupt: nothing is lost."]  # type: ignore[attr-defined]
+                vars(error)["_render_traceback_"] = lambda: ["KeyboardInterrupt: nothing is lost."]
             self._draw(now=True)
 
     def answer(self, answer: Answer, folder: Path) -> None:

@@ -166,9 +166,8 @@ def places(where: Places, change: Change, names: Collection[str]) -> list[tuple[
         direct = [gift for gift in gifts if change.field and gift.within == change.field]
         gifts = direct or [gift for gift in gifts if gift.kind == "keyword" and gift.holder in calls] or gifts
     own = {node.name for source in sources for node in source.nodes if isinstance(node, ast.ClassDef)}
-    gifts = [
-        one for one in gifts if not isinstance(one.holder, ast.Call) or _counts(_called(one.holder.func), own, config)
-    ]
+    held = ((one, one.holder) for one in gifts)
+    gifts = [one for one, by in held if not isinstance(by, ast.Call) or _counts(_called(by.func), own, config)]
     bound = {gift.name for gift in gifts if gift.value is None}
     once = {id(gift.value): gift for gift in gifts if gift.value is not None}  # an option has several names
     return [(present(gift.source).path, _place(gift, change, gift.name not in bound)) for gift in once.values()]

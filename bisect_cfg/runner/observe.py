@@ -163,9 +163,8 @@ def _death(traces: Traces, log: Path, ending: Ending) -> Observation:
         )
     if not begun:
         return Observation(Signature("no-training"), message="the script ended without training")
-    return Observation(
-        Signature("exit", "0"), message="the process ended in the middle of training, with exit status 0"
-    )
+    ended = "the process ended in the middle of training, with exit status 0"
+    return Observation(Signature("exit", "0"), message=ended)
 
 
 def _refused(traces: Traces) -> Observation | None:

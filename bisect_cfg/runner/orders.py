@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from bisect_cfg.common.configuration import Purpose
 from bisect_cfg.common.json_files import write_json, write_text
@@ -68,6 +67,7 @@ def orders_of(plan: Plan, folder: Path, starts: Starts, *, jobs: int = 1, device
             env |= accelerate.variables_of(name, value)
     elsewhere = ("launch.", PACKAGE, *(launch_settings.VARIABLE + name for name in variables_from_start(plan, capture)))
     env |= {**deepspeed, **({} if device is None else {"CUDA_VISIBLE_DEVICES": device})}
+    launcher = overrides.get(launch_settings.LAUNCHER)
     if plan.instruments is not None:
         env["CUDA_LAUNCH_BLOCKING"] = "1"
     return TrialOrders(
@@ -83,7 +83,7 @@ def orders_of(plan: Plan, folder: Path, starts: Starts, *, jobs: int = 1, device
         instruments=plan.instruments,
         threads=max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None,
         processes=None if capture is None else processes_in(capture.args, overrides),
-        launcher=cast("str | None", overrides.get(launch_settings.LAUNCHER)),
+        launcher=launcher if isinstance(launcher, str) else None,
         origin=plan.origin,
         failing=plan.failing,
         checkpoints=plan.checkpoints,

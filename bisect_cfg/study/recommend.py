@@ -204,8 +204,5 @@ class _Work:
         """What else is worth keeping of a run: what it set beside the factors, and its seed."""
         asked = trial.user_attrs[SAFE]
         extra = {name: value for name, value in asked["configuration"].items() if name not in self._store.levels}
-        return {
-            **(trial.user_attrs.get("attributes") or {}),
-            "extra": extra,
-            "seed": self._isolated.seed(asked["seed"]),
-        }
+        attributes = trial.user_attrs.get("attributes") or {}
+        return {**attributes, "extra": extra, "seed": self._isolated.seed(asked["seed"])}

@@ -221,9 +221,7 @@ class Capture:
         found: dict[str, Computed] = {}
         for own in self._own_sources[:1]:  # they all have the same code
             for source in (one for one in (self.args, *self.others.values()) if one.kind not in OWN):
-                made = (
-                    (key, computed(key, value, own.code, self.own, self.own_good)) for key, value in source.raw.items()
-                )
+                made = ((key, computed(key, raw, own.code, self.own, self.own_good)) for key, raw in source.raw.items())
                 found |= {str(source.name(key)): one for key, one in made if one is not None}
         return found
 

@@ -233,11 +233,8 @@ def without_launcher(given: Mapping[str, str], accelerate: Accelerate) -> dict[s
     """The variables to unset for a process that is to be as plain Python starts it: what the launcher has added, save
     what is a setting of its own, what is read too early for that, and which devices there are."""
     kept = {*_VARIABLES.values(), *_SHARDING, DEEPSPEED_FILE_VARIABLE, *accelerate.variables.values()}
-    return {
-        name: None
-        for name in given
-        if name not in kept and not name.startswith(_READ_AT_LOAD) and not name.endswith(_DEVICES)
-    }
+    added = (name for name in given if name not in kept and not name.endswith(_DEVICES))
+    return {name: None for name in added if not name.startswith(_READ_AT_LOAD)}
 
 
 # ------------------------------------------------------------------------------------------------ what they are given

@@ -148,9 +148,8 @@ def is_sampling_error(signature: Signature) -> bool:
 
     Normally the consequence of weights that went non-finite in the optimizer step before: look there first.
     """
-    return "probability tensor contains either" in signature.message or (
-        "invalid multinomial distribution" in signature.message
-    )
+    text = signature.message
+    return "probability tensor contains either" in text or "invalid multinomial distribution" in text
 
 
 def from_exception(
