@@ -86,6 +86,11 @@ class SiteProcess:
             self._told.write(line_of(message))
             self._told.flush()
 
+    def end_with_job(self, *signalled: object) -> NoReturn:
+        """SIGTERM: the job or the machine ends, and trials get it as well. What they die of says nothing of them."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self._told.fileno())
+        self._give_up()
+
     def _stay_in_touch(self) -> None:
         while time.monotonic() - self._heard < ALONE_SECONDS:
             time.sleep(ALIVE_SECONDS)
@@ -177,12 +182,13 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for others: what ends it is the end of its input
+    for number in (signal.SIGINT, signal.SIGHUP):  # for others: what ends it is the end of its input
         signal.signal(number, signal.SIG_IGN)
     asked, told = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # whatever prints goes to the log
     process = SiteProcess(asked, told)
+    signal.signal(signal.SIGTERM, process.end_with_job)
     try:
         process.serve()
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -69,14 +70,14 @@ SLOW = """
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("whose", ["site", "supervisor"])
+@pytest.mark.parametrize("whose", ["site", "supervisor", "job"])
 def test_trials_whose_sites_are_killed_run_again(tool: ForkedTool, held: None, whose: str) -> None:
     script(tool.folder, SLOW)
     process = tool.start("bisect", "train.py", *QUICK, "--on", "ray", "--slots", 2, "--study", "s", "--plain")
     trials = tool.folder / "s/trials"
     until(lambda: any(trial.name.isdigit() and int(trial.name) >= 3 for trial in trials.glob("*")))
     for process_of_site in all_of(tool, whose):
-        process_of_site.kill()
+        process_of_site.send_signal(signal.SIGTERM if whose == "job" else signal.SIGKILL)
     out, err = process.communicate(timeout=120)
     assert process.poll() == 0 and "it is run again" in out + err, out + err
     tool.assert_nothing_left()
@@ -120,8 +121,10 @@ def test_doctor_compares_all_nodes_and_runs_no_trial(tool: ForkedTool, monkeypat
 
 
 def all_of(tool: ForkedTool, whose: str) -> list[psutil.Process]:
-    """The sites, or their supervisors."""
+    """The sites; their supervisors; or all that they have started, the trials first."""
     sites = [one for one in tool.left() if "bisect_cfg.engines.site_process" in one.cmdline()]
+    if whose == "job":
+        return [one for site in sites for one in reversed([site, *site.children(recursive=True)])]
     return sites if whose == "site" else [site.children()[0].children()[0] for site in sites]
 
 
