@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import msgspec
 
-from bisect_cfg import interrupts
+from bisect_cfg import crash, interrupts
 from bisect_cfg.common.configuration import Status, Value, check_value, present
 from bisect_cfg.common.fingerprint import Fingerprint, fingerprint
-from bisect_cfg.common.json_files import JsonObject
+from bisect_cfg.common.json_files import JsonObject, make_folder
 from bisect_cfg.errors import InputError
 from bisect_cfg.options import OPTIONS, BisectOptions, Options, options_of, with_options
 from bisect_cfg.probe.redact import HIDDEN, mask_arguments
@@ -28,7 +28,14 @@ from bisect_cfg.report.answer import Answer, read_answer, write_answer
 from bisect_cfg.report.events import Listener
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.checkpoints import read_checkpoint
-from bisect_cfg.store.folder import lines_of, read_command, write_command, written_here
+from bisect_cfg.store.folder import (
+    default_folder,
+    lines_of,
+    read_command,
+    ready_folder,
+    write_command,
+    written_here,
+)
 from bisect_cfg.store.state import STATE_FILE
 from bisect_cfg.store.storage import cannot_open, open_storage
 from bisect_cfg.study.story import bisect as tell_story
@@ -49,6 +56,9 @@ if TYPE_CHECKING:
     from bisect_cfg.report.recorded import Recorded
 
 SCRIPTS = (".py", ".ipynb")
+
+TYPED = "BISECT_CFG_TYPED"
+"""Variable of a job of Slurm with the command line that has submitted it."""
 
 
 class Asked(msgspec.Struct):
@@ -113,8 +123,51 @@ def run(
     return found, answer
 
 
+def run_in_job(
+    target: str,
+    arguments: Sequence[str],
+    options: Options,
+    flags: Sequence[str],
+    sbatch: Sequence[str],
+    dry_run: bool,
+    wants_to_cancel: Callable[[], bool | None],
+) -> int:
+    """Bisect in a job of Slurm, and show what that prints; its exit status. An InputError is what stands in the way, or
+    has ended the job.
+
+    Args:
+        target: as typed.
+        arguments: as typed.
+        options: how it is bisected.
+        flags: the options, as they are typed.
+        sbatch: options of sbatch, as they are typed.
+        dry_run: whether the job file is shown, and nothing else done.
+        wants_to_cancel: asks, at Ctrl-C; None where nobody can be asked.
+    """
+    from bisect_cfg.engines.slurm import SLURM, Job, check_ray, job_file, parse
+
+    wanted, script = parse(sbatch), found_target(target, arguments, options)
+    with _set(script):
+        _check(options, script)
+    folder = (options.study or default_folder(script)).absolute()
+    command = [sys.executable, "-P", "-m", "bisect_cfg", "bisect", "--on", "ray", *flags]
+    text, variables = job_file([*command, "--study", str(folder), "--", target, *arguments], folder, wanted)
+    if dry_run:
+        print(text, end="")
+        return 0
+    check_ray()
+    job = Job(folder, crash.complain)
+    if not job.find():
+        with ready_folder(script, folder, options.restart):
+            make_folder(folder / SLURM)
+        job.submit(text, {**variables, TYPED: typed()})
+    return job.watch(wants_to_cancel)
+
+
 def typed() -> str:
     """The command line that asks for this bisection, without secrets; "" where none does, as in a notebook."""
+    if TYPED in os.environ:
+        return os.environ[TYPED]
     words = mask_arguments(sys.argv[1:])
     return shlex.join(["bisect-cfg", *words]) if words[:1] == ["bisect"] else ""
 

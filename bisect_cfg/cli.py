@@ -17,8 +17,8 @@ import click
 
 from bisect_cfg import crash
 from bisect_cfg.errors import InputError
-from bisect_cfg.kinds import CLUSTER, FILE, FOLDER, PROGRAM, SWITCH, Kind
-from bisect_cfg.options import EVERYDAY, OPTIONS, OUTPUT, SAFE_VALUES, SIMILAR, Option, options_of
+from bisect_cfg.kinds import ASSIGNMENTS, CLUSTER, FILE, FOLDER, PROGRAM, SWITCH, Kind
+from bisect_cfg.options import EVERYDAY, OPTIONS, OUTPUT, SAFE_VALUES, SIMILAR, Option, Options, options_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -173,7 +173,14 @@ STUDY = click.argument("study", type=_Type(replace(FOLDER, completes="study")))
 ARGUMENTS = click.argument("arguments", nargs=-1, type=_Type(FILE), metavar="[-- ARGUMENTS OF THE SCRIPT]")
 
 
-@cli.command(cls=_Bisect, params=_flags([*OPTIONS.values(), *OUTPUT.values()]))
+OF_JOBS = [
+    _own("slurm", ASSIGNMENTS, "With --on slurm: options of sbatch, as in partition=gpu,nodes=4,time=2:00:00.",
+         topic="How trials are run"),
+    _own("dry_run", SWITCH, "With --on slurm: show the job file, and submit nothing.", topic="How trials are run"),
+]  # fmt: skip
+
+
+@cli.command(cls=_Bisect, params=[*_flags(OPTIONS.values()), *OF_JOBS, *_flags(OUTPUT.values())])
 @click.argument("target", type=_Type(FILE))
 @ARGUMENTS
 def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
@@ -196,7 +203,12 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     bisect-cfg; 130 interrupted, 143 by SIGTERM.
     """
     shown = {name: options.pop(name) for name in OUTPUT}
+    slurm, dry_run = (options.pop(one.name) for one in OF_JOBS)
     given = options_of(options)
+    if given.on == "slurm":
+        return _in_job(target, arguments, given, slurm, dry_run)
+    if slurm or dry_run:
+        raise InputError("--slurm and --dry-run are for jobs of Slurm.", "Add --on slurm.")
     from bisect_cfg.api import run
     from bisect_cfg.common.configuration import Status
     from bisect_cfg.report.answer import EXIT_STATUS
@@ -204,6 +216,24 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     with _shown(**shown) as listener:
         _, answer = run(target, arguments, given, listener)
     return EXIT_STATUS[Status(answer.status)]
+
+
+def _in_job(target: str, arguments: tuple[str, ...], options: Options, slurm: tuple[str, ...], dry_run: bool) -> int:
+    """Have this very command run in a job of Slurm."""
+    from bisect_cfg.api import run_in_job
+
+    context, flags = click.get_current_context(), list[str]()
+    for one in context.command.params:
+        name, given = one.name or "", context.params[one.name or ""]
+        typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if typed and isinstance(one, click.Option) and name not in ("on", "slurm", "dry_run", "study", "restart"):
+            for value in given if one.multiple else [given]:
+                flags += one.opts[:1] if one.is_flag else [*one.opts[:1], str(value)]
+
+    def wants_to_cancel() -> bool | None:
+        return click.confirm("Cancel it?", err=True) if sys.stdin.isatty() else None
+
+    return run_in_job(target, arguments, options, flags, slurm, dry_run, wants_to_cancel)
 
 
 @cli.command(

@@ -158,10 +158,12 @@ PROGRAM, URL = replace(TEXT, metavar="PATH", completes="file"), replace(TEXT, me
 FILE = Kind("a path without a NUL character", _is_path, made=Path, metavar="FILE", completes="file")
 FOLDER = replace(FILE, metavar="DIR", completes="dir")
 CLUSTER = replace(TEXT, metavar="ray|HOST:PORT")
+CLUSTER_OR_JOB = replace(TEXT, metavar="ray|HOST:PORT|slurm")
 PATTERN = Kind("any, signal, non-finite or a regular expression", _is_pattern, metavar="any|signal|non-finite|REGEX")
 PROOF = one_of("from-start", "from-checkpoint")
 NAMES = Kind("names of settings", _is_text, made=_names, metavar="NAME", items=_items, completes="setting")
 SETTINGS = Kind("names with values", _is_setting, made=_settings, metavar="NAME=VALUE", items=_items)
+ASSIGNMENTS = replace(TEXT, metavar="NAME=VALUE,...", items=_items)
 SIDE = replace(SETTINGS, metavar="FILE|NAME=VALUE", completes="file")
 DEVICES = Kind(
     "CUDA devices: numbers (0,1), or names as `nvidia-smi -L` shows them (GPU-..., MIG-...)",

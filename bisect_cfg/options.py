@@ -107,8 +107,8 @@ class Trials(TypedDict, total=False):
     jobs: Annotated[int, Option(COUNT, "Trials that run in parallel.", default=1)]
     devices: Annotated[list[str] | list[int] | str, Option(kinds.DEVICES, "CUDA devices, one per job.")]
     on: Annotated[str | None, Option(
-        kinds.CLUSTER, "Run trials on a Ray cluster: that of RAY_ADDRESS or of this machine, or HOST:PORT.",
-        "on this machine")]
+        kinds.CLUSTER_OR_JOB, "Run trials on a Ray cluster: that of RAY_ADDRESS or of this machine, or HOST:PORT; or "
+        "in a Slurm job.", "on this machine")]
     slots: Annotated[int | None, Option(
         COUNT, "Trials that run in parallel on a cluster.", "as many as there is room for, at most 16")]
     gpus_per_trial: Annotated[int | None, Option(COUNT, "GPUs that each trial has to itself.", "1 where there are any")]

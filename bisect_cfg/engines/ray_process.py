@@ -29,6 +29,9 @@ SETTLE_SECONDS = 20.0
 FREE_SECONDS = 60.0
 """So long it may take until the first site is up: Ray has room by then, or others use it."""
 
+NODES = "BISECT_CFG_RAY_NODES"
+"""Variable with the number of nodes of a cluster that has just been started (`slurm_job.sh`)."""
+
 END_SECONDS = 15.0
 """So long a site may take to end what it has started."""
 
@@ -180,6 +183,13 @@ class Holder:
                 self._ray.get(self._actors[number].write.remote(line))
 
 
+def _wait_for_nodes(ray: Any, number: int) -> None:
+    """Wait until the cluster has so many nodes, but not for ever: it goes with fewer."""
+    deadline = time.monotonic() + FREE_SECONDS
+    while sum(node["Alive"] for node in ray.nodes()) < number and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
 def main() -> None:
     """Connect to the cluster, and serve."""
     about = json.loads(sys.argv[1])
@@ -189,6 +199,7 @@ def main() -> None:
 
     try:
         ray.init(address=about["address"], log_to_driver=True, include_dashboard=False)
+        _wait_for_nodes(ray, int(os.environ.get(NODES, 0)))
     except Exception as error:
         words = (str(error).strip() or type(error).__name__).splitlines()[0]
         advice = (

@@ -92,6 +92,8 @@ def ray_command(on: str, slots: int, gpus: int | None) -> list[str]:
     Raises:
         InputError: Ray is not installed.
     """
+    if on == "slurm":
+        raise InputError("Only `bisect-cfg bisect` submits jobs of Slurm.", "In a job that has Ray: --on ray.")
     if importlib.util.find_spec("ray") is None:
         raise InputError(
             "Ray is not installed here, so there is no way to a Ray cluster.",

@@ -22,8 +22,9 @@ from bisect_cfg.store.state import EARLIER_FILE, STATE_FILE, State, read_state
 from bisect_cfg.store.storage import Held, cannot_open, is_locked, locked, open_storage, sqlite_storage
 from bisect_cfg.store.store import Store, StudyHeld
 
-BEGUN = ("trials", "lock", f"{STATE_FILE}.new")
-"""What a folder holds in which a study has just been begun, also by a process that was killed while it wrote."""
+BEGUN = ("trials", "lock", f"{STATE_FILE}.new", "slurm")
+"""What a folder holds in which a study has just been begun, also by a process that was killed while it wrote; or is
+to be begun by a job."""
 
 STUDIES = Path("bisect-cfg-studies")
 """Where studies lie unless --study says otherwise."""
@@ -96,6 +97,26 @@ def open_study(
     """
     folder = (folder or default_folder(target)).absolute()
     with contextlib.ExitStack() as held:
+        held.enter_context(ready_folder(target, folder, restart))
+        state = read_state(folder)
+        if state is None:
+            state = now
+            state.save(folder)
+        store = _open_store(folder, state, storage, target.name)
+        if changed_files(target, state):
+            state.written = sorted({*state.written, *written(folder)})
+        _check_unchanged(folder, state, now, target, store)
+        try:
+            held.enter_context(store.alive())
+        except StudyHeld as error:
+            raise InputError(f"{str(error).capitalize()}.", "Or name another storage with --storage.") from None
+        yield folder, state, store
+
+
+@contextlib.contextmanager
+def ready_folder(target: Target, folder: Path, restart: bool = False) -> Iterator[None]:
+    """With the folder of a study there and held, and an old study put aside if that is wanted, see `open_study`."""
+    with contextlib.ExitStack() as held:
         try:
             if folder.exists() and not folder.is_dir():
                 raise InputError(f"{folder} is a file, not a folder.", "Name another folder with --study.")
@@ -114,19 +135,7 @@ def open_study(
             raise InputError(
                 f"The study folder {folder} cannot be written: {error.strerror}.", "Name another one with --study DIR."
             ) from None
-        state = read_state(folder)
-        if state is None:
-            state = now
-            state.save(folder)
-        store = _open_store(folder, state, storage, target.name)
-        if changed_files(target, state):
-            state.written = sorted({*state.written, *written(folder)})
-        _check_unchanged(folder, state, now, target, store)
-        try:
-            held.enter_context(store.alive())
-        except StudyHeld as error:
-            raise InputError(f"{str(error).capitalize()}.", "Or name another storage with --storage.") from None
-        yield folder, state, store
+        yield
 
 
 def _open_store(folder: Path, state: State, address: str | None, name: str) -> Store:

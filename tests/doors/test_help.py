@@ -13,7 +13,7 @@ import pexpect
 import pytest
 from click.testing import CliRunner
 
-from bisect_cfg.cli import bisect, cli, recommend
+from bisect_cfg.cli import OF_JOBS, bisect, cli, recommend
 from bisect_cfg.options import EVERYDAY, OPTIONS, OUTPUT
 
 COMMANDS = list(cli.commands.values())
@@ -33,7 +33,9 @@ def listed(text: str) -> list[str]:
 
 def test_the_options_of_every_day_come_first_and_each_is_listed_once():
     said = shown(bisect, "--help")
-    assert sorted(listed(said)) == sorted([*(row.flag for row in {**OPTIONS, **OUTPUT}.values()), "--help"])
+    assert sorted(listed(said)) == sorted(
+        [*(row.flag for row in {**OPTIONS, **OUTPUT}.values()), *(one.opts[0] for one in OF_JOBS), "--help"]
+    )
     topics = re.findall(r"^(\S[^:]+):$", said, re.MULTILINE)
     assert topics[:2] == ["Everyday options", "What is compared"]
     first = said.partition("Everyday options:")[2].partition("What is compared:")[0]
