@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -190,7 +190,10 @@ def _cause(found: Findings, bad_run: Run, cause: Cause) -> Cause:
     if _in_one_process(found, proof.subset):
         shown = replace(shown, seen=replace(shown.seen, rank=None))
     located = found.place is not None and found.place.same_failure
-    text = scrub(sentence(shown, step, placed=not located)) + _counted_otherwise(found, proof.trials)
+    yours = shown.step_of_training
+    text = scrub(sentence(shown, step if yours is None else yours, placed=not located))
+    if None not in (step, yours) and step != yours:
+        text += f" ({'this setting' if len(cause.parameters) == 1 else 'these settings'} alone at step {step})"
     more: JsonObject = {}
     subset = frozenset(proof.subset or cause.parameters)
     settings = present(found.settings)
@@ -217,15 +220,6 @@ def _in_one_process(found: Findings, subset: Sequence[str] | None) -> bool:
     if subset is None or found.settings is None:
         return False
     return configuration_of(subset, found.settings.good, found.settings.bad).get(PROCESSES) == 1
-
-
-def _counted_otherwise(found: Findings, trials: Iterable[int]) -> str:
-    """Where its trials begin at another step than the user's run, so that a step has another number."""
-    seen = (found.details.get(number, {}).get("observation") for number in trials)
-    began = next((one["before"] for one in seen if one), None)
-    if found.origin is None or not began or began == found.origin.step:
-        return ""
-    return f" (that run began at its step {began}, in place of your {found.origin.step})"
 
 
 def _seen_once(found: Findings) -> Reproduction:

@@ -18,7 +18,7 @@ from bisect_cfg.common.failures.health import Symptom
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.explain import explain_text
-from bisect_cfg.probe.protocol import Origin, Placed, PlacedModel, Raised, TrainBegin, Weights
+from bisect_cfg.probe.protocol import Placed, PlacedModel, Raised, TrainBegin, Weights
 from bisect_cfg.report.answer import Answer, of_plain, plain, read_answer, write_answer
 from bisect_cfg.report.answer_of import failure_of, known_issue
 from bisect_cfg.store.causes import Levels, wilson
@@ -186,13 +186,12 @@ def test_a_cause_that_was_proven_in_one_process_names_no_rank(tmp_path: Path) ->
     assert "rank" not in text("bf16") and "on rank 1 at step 3" in text("bf16", "launch.num_processes")
 
 
-@pytest.mark.parametrize(
-    ("began", "said"), [(120, "(that run began at its step 120, in place of your 125)"), (125, "")]
-)
-def test_a_run_that_began_at_another_step_says_so(tmp_path, began, said) -> None:
-    details = {2: {"folder": "2", "level": "config", "observation": {"before": began}}}
-    answer = made.answer(tmp_path, origin=Origin("/run/checkpoint-125", 125), details=details)
-    assert answer.causes[0].text.endswith(said or "(train.py:9)") and answer.origin.step == 125
+def test_the_step_is_the_users_and_that_of_the_cause_alone_is_said_where_it_is_another(tmp_path: Path) -> None:
+    later = tuple(replace(row, step=7) if row.number == 2 else row for row in made.REPORT.rows)
+    for rows, said in ((made.REPORT.rows, "at step 3"), (later, "(this setting alone at step 7)")):
+        (cause,) = made.answer(tmp_path, report=dataclasses.replace(made.REPORT, rows=rows)).causes
+        assert "dies with SIGFPE (a floating point exception) at step 3" in cause.text and said in cause.text
+        assert ("alone" in cause.text) == (cause.step != 3)
 
 
 def test_where_the_models_were_and_what_is_odd_about_it(tmp_path: Path) -> None:
