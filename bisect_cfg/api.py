@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import msgspec
 
-from bisect_cfg import crash, interrupts
+from bisect_cfg import interrupts
 from bisect_cfg.common.configuration import Status, Value, check_value, present
 from bisect_cfg.common.fingerprint import Fingerprint, fingerprint
-from bisect_cfg.common.json_files import JsonObject, make_folder
+from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.errors import InputError
 from bisect_cfg.options import OPTIONS, BisectOptions, Options, options_of, with_options
 from bisect_cfg.probe.redact import HIDDEN, mask_arguments
@@ -29,10 +29,8 @@ from bisect_cfg.report.events import Listener
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.checkpoints import read_checkpoint
 from bisect_cfg.store.folder import (
-    default_folder,
     lines_of,
     read_command,
-    ready_folder,
     write_command,
     written_here,
 )
@@ -47,7 +45,7 @@ from bisect_cfg.targets.launchers import behind_env, is_launcher, starts_others
 from bisect_cfg.targets.packages import installed_by, read_packages
 from bisect_cfg.targets.script import Script, find_script, interpreter
 from bisect_cfg.targets.suggestions import check_name
-from bisect_cfg.targets.target import Target
+from bisect_cfg.targets.target import Target, with_variables
 
 if TYPE_CHECKING:
     from bisect_cfg.background import Running
@@ -101,8 +99,8 @@ def run(
 
     script = found_target(target, arguments, options)
     asked = {"target": target, "arguments": list(arguments), "folder": os.getcwd(), "options": asdict(options)}
-    with _set(script):
-        _check(options, script)
+    with with_variables(script):
+        check(options, script)
 
         def begin(folder: Path) -> None:
             bisect = typed() or lines_of(folder).get("bisect", "")
@@ -121,47 +119,6 @@ def run(
     if found.stopped is not None:  # said last, as it asks for something to be done
         raise found.stopped
     return found, answer
-
-
-def run_in_job(
-    target: str,
-    arguments: Sequence[str],
-    options: Options,
-    flags: Sequence[str],
-    sbatch: Sequence[str],
-    dry_run: bool,
-    wants_to_cancel: Callable[[], bool | None],
-) -> int:
-    """Bisect in a job of Slurm, and show what that prints; its exit status. An InputError is what stands in the way, or
-    has ended the job.
-
-    Args:
-        target: as typed.
-        arguments: as typed.
-        options: how it is bisected.
-        flags: the options, as they are typed.
-        sbatch: options of sbatch, as they are typed.
-        dry_run: whether the job file is shown, and nothing else done.
-        wants_to_cancel: asks, at Ctrl-C; None where nobody can be asked.
-    """
-    from bisect_cfg.engines.slurm import SLURM, Job, check_ray, job_file, parse
-
-    wanted, script = parse(sbatch), found_target(target, arguments, options)
-    with _set(script):
-        _check(options, script)
-    folder = (options.study or default_folder(script)).absolute()
-    command = [sys.executable, "-P", "-m", "bisect_cfg", "bisect", "--on", "ray", *flags]
-    text, variables = job_file([*command, "--study", str(folder), "--", target, *arguments], folder, wanted)
-    if dry_run:
-        print(text, end="")
-        return 0
-    check_ray()
-    job = Job(folder, crash.complain)
-    if not job.find():
-        with ready_folder(script, folder, options.restart):
-            make_folder(folder / SLURM)
-        job.submit(text, {**variables, TYPED: typed()})
-    return job.watch(wants_to_cancel)
 
 
 def typed() -> str:
@@ -198,7 +155,7 @@ def found_target(target: str, arguments: Sequence[str], options: Options) -> Tar
         return find_script(target, arguments, python=options.python)  # the good side may be one of what it starts
 
 
-def _check(options: Options, target: Target) -> None:
+def check(options: Options, target: Target) -> None:
     """See what can be known to be wrong before anything runs; names of settings the first run shows (`targets.good`).
 
     Raises:
@@ -230,19 +187,6 @@ def _check(options: Options, target: Target) -> None:
             open_storage(options.storage).get_all_studies()
         except Exception as error:
             raise cannot_open(options.storage, error) from None
-
-
-@contextlib.contextmanager
-def _set(target: Target) -> Iterator[None]:
-    """With a script's variables set for us and what we start, as a shell does for ``NAME=VALUE command``."""
-    before = {name: os.environ.get(name) for name in target.variables}
-    os.environ.update(target.variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            os.environ.update({} if value is None else {name: value})
 
 
 # -------------------------------------------------------------------------------------------- a study that is there
@@ -308,7 +252,7 @@ def apply(
     def build() -> JsonObject:
         script = found_target(asked.target, asked.arguments, options)
         assert isinstance(script, Script)  # an answer about a command has no training
-        with _set(script):
+        with with_variables(script):
             return configuration_of(script)
 
     with _where_it_began(asked):
@@ -332,8 +276,8 @@ def ask(
     asked, options = _asked_before(study, wishes, arguments, trust)
     with _where_it_began(asked):
         target = found_target(asked.target, asked.arguments, options)
-        with _set(target):
-            _check(options, target)
+        with with_variables(target):
+            check(options, target)
             found = tell_story(target, options, listener, wanted)
     if found.asked is None:
         why = {

@@ -220,7 +220,7 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
 
 def _in_job(target: str, arguments: tuple[str, ...], options: Options, slurm: tuple[str, ...], dry_run: bool) -> int:
     """Have this very command run in a job of Slurm."""
-    from bisect_cfg.api import run_in_job
+    from bisect_cfg.job import run_in_job
 
     context, flags = click.get_current_context(), list[str]()
     for one in context.command.params:
@@ -394,7 +394,7 @@ def doctor(
 
     nodes = {}
     if on is not None:
-        from bisect_cfg.engines.sites import EVERY_SLOT, fingerprints_of, ray_command
+        from bisect_cfg.engines.cluster import EVERY_SLOT, fingerprints_of, ray_command
 
         nodes = fingerprints_of(ray_command(on, EVERY_SLOT, None), python or sys.executable)
     diagnosis = examine(words, python=python, recorded=fingerprint, nodes=nodes)

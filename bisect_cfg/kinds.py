@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from bisect_cfg.common.configuration import shown
 from bisect_cfg.common.words import number_of
@@ -18,8 +18,6 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.runner.starts import MORE_THAN_ANYONE_WAITS
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
     from bisect_cfg.store.interface import Runner
 
 EXTREME = 1e6
@@ -127,7 +125,7 @@ def _is_storage(value: Any) -> bool:
     return _is_text(value) or isinstance(value, (BaseStorage, Store))
 
 
-def is_runner(trial: object) -> TypeIs[Runner]:
+def is_runner(trial: object) -> TypeGuard[Runner]:
     """Whether what runs trials is a `Runner`, and no function."""
     return all(callable(getattr(trial, name, None)) for name in ("run", "is_valid")) and not isinstance(trial, type)
 

@@ -51,7 +51,7 @@ FLOORS = (
     {"kinds"},
     {"options"},
     {"study"},
-    {"api", "background", "cli", "entry", "__init__", "__main__"},
+    {"api", "background", "job", "cli", "entry", "__init__", "__main__"},
 )
 """The rooms of the package, lowest first: none imports one that lies higher, nor, from the search up to the story, one
 beside it."""

@@ -206,3 +206,13 @@ def without_lost(problem: Problem, records: Sequence[Record], conclusion: Conclu
     notes = (f"What {problem.show(mask)} would show is not known: the machine was lost each time." for mask in open_)
     status = Status.INCONCLUSIVE if not kept and conclusion.status is Status.ISOLATED else conclusion.status
     return replace(conclusion, status=status, causes=kept, complete=False, notes=(*conclusion.notes, *notes))
+
+
+def refusals(unused: Mapping[str, str], used: Collection[str]) -> str:
+    """Which nodes are not used (node -> why), beside those that are, as a sentence without its end."""
+    every = len({*used, *unused})
+    nodes = {why: sorted(node for node in unused if unused[node] == why) for why in unused.values()}
+    return "; ".join(
+        f"{len(named)} of {every} nodes {'has' if len(named) == 1 else 'have'} {why}: not used ({', '.join(named)})"
+        for why, named in nodes.items()
+    )

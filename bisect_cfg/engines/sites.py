@@ -13,13 +13,10 @@ whatever it says later, and the plan waits for another site, on another node if 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import json
 import os
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections import Counter, deque
@@ -34,26 +31,13 @@ from bisect_cfg.common.failures.health import Row
 from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.common.json_files import JsonObject, private, write_text
 from bisect_cfg.engines.lines import line_of, message_in
+from bisect_cfg.engines.nodes import refusals
+from bisect_cfg.engines.starts_elsewhere import StartsElsewhere
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
-from bisect_cfg.runner.fork_server import Starts
 from bisect_cfg.runner.plan import Plan, Result
-from bisect_cfg.runner.ranks import FirstLaunch
 from bisect_cfg.runner.site import COLD_OTHER, Progress, Site
 from bisect_cfg.runner.starts import COLD
-from bisect_cfg.targets.captured import Capture
-from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.target import Target
-
-RAY = "ray"
-"""Stands for the cluster that ``RAY_ADDRESS`` names, or else the one of this machine."""
-
-MOST_SLOTS = 16
-"""Trials at once if nothing else is said. Simulated with 19 settings, 16 slots are 4.6 times sooner than one for 2.8
-times its GPU time; 64 are 5.2 times sooner for 8.9 times."""
-
-EVERY_SLOT = 10_000
-"""More than any cluster has: where all nodes are to be seen."""
 
 LOST_TIMES = 3
 """What has lost its place so many times is not run again: it may be what takes the machine down."""
@@ -79,46 +63,6 @@ WORD_FILE = "word"
 
 LOG = "engine.log"
 """File of the study folder for what the engine process and its sites print."""
-
-
-def ray_command(on: str, slots: int, gpus: int | None) -> list[str]:
-    """What starts the engine process of a Ray cluster.
-
-    Args:
-        on: `RAY` or an address.
-        slots: at most so many trials at once.
-        gpus: of each trial; None: one, where there are any.
-
-    Raises:
-        InputError: Ray is not installed.
-    """
-    if on == "slurm":
-        raise InputError("Only `bisect-cfg bisect` submits jobs of Slurm.", "In a job that has Ray: --on ray.")
-    if importlib.util.find_spec("ray") is None:
-        raise InputError(
-            "Ray is not installed here, so there is no way to a Ray cluster.",
-            'pip install "bisect-cfg[ray]", with the version of Ray and of Python that the cluster has.',
-        )
-    address = os.environ.get("RAY_ADDRESS") or "auto" if on == RAY else on
-    about = {"address": address, "slots": slots, "gpus": gpus, "python": sys.executable}
-    return [sys.executable, str(Path(__file__).with_name("ray_process.py")), json.dumps(about)]
-
-
-def fingerprints_of(command: Sequence[str], python: str) -> dict[str, Fingerprint]:
-    """Node -> what an interpreter finds there, of all nodes on which the engine process has sites. Nothing is run.
-
-    Raises:
-        InputError: there is no site.
-    """
-    found: dict[str, Fingerprint] = {}
-    target = Script(Path("none.py"), python=python)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            SiteEngine(command, target, Path(folder), slots=EVERY_SLOT, on_hello=found.__setitem__).close()
-    except InputError:  # no node can run trials, as none sees that folder
-        if not found:
-            raise
-    return found
 
 
 class _SiteLost(Exception):
@@ -210,18 +154,18 @@ class SiteEngine:
         write_text(folder / WORD_FILE, self._word)
         self._target, self._folder = target, folder
         self.site = Site(target, folder, timeout=timeout)
-        self.site.starts = _StartsElsewhere(self)
+        self.site.starts = StartsElsewhere(self.site, self.learn, self.ask)
         self._process: Any = self._start(command)
         try:
             with self._changed:
                 self._wait_for(lambda: self.slots >= slots or self._settled())
                 if not self.slots:
-                    raise InputError(f"No node can run the trials: {self._refusals()}.")
+                    raise InputError(f"No node can run the trials: {refusals(self._unused, self._nodes)}.")
         except BaseException:
             self.close()
             raise
         if self._unused:
-            self._note(f"{self._refusals()}.")
+            self._note(f"{refusals(self._unused, self._nodes)}.")
         self._begun = True
 
     def _start(self, command: Sequence[str]) -> Any:
@@ -422,17 +366,6 @@ class SiteEngine:
         self._gpus = self._gpus or gpus
         return "" if gpus == self._gpus else f"{gpus}, not {self._gpus}"
 
-    def _refusals(self) -> str:
-        """Which nodes are not used, and why."""
-        every = len(self._nodes | self._unused.keys())
-        nodes = {
-            why: sorted(node for node in self._unused if self._unused[node] == why) for why in self._unused.values()
-        }
-        return "; ".join(
-            f"{len(named)} of {every} nodes {'has' if len(named) == 1 else 'have'} {why}: not used ({', '.join(named)})"
-            for why, named in nodes.items()
-        )
-
     # ------------------------------------------------------------------------------------------------ what is said
 
     def _say(self, slot: _Slot, **message: object) -> None:
@@ -560,31 +493,3 @@ def _gone(why: str, log: Path) -> InputError:
         "Every trial so far is kept. When the cluster is there again, run the same command to go on. "
         f"What was said last stands in {log}.",
     )
-
-
-class _StartsElsewhere(Starts):
-    """The start that trials take, where sites bring up the servers."""
-
-    def __init__(self, engine: SiteEngine) -> None:
-        site = engine.site
-        super().__init__(site.target, site.starts.folder, site.starts.supervisor, threading.Event())
-        self._engine = engine
-        site.checks.build = self.resolve
-
-    def learn(self, capture: Capture | None, seconds: float = 0.0, launched: FirstLaunch | None = None) -> None:
-        """Take in what the first run has shown, here and at all sites."""
-        super().learn(capture, seconds, launched)
-        if capture is not None:
-            self._engine.learn(op="learn", capture=capture, seconds=seconds, launched=launched)
-
-    def start_at(self, start: str) -> str | None:
-        """Have trials take a start from now on, if a site says that it is sound."""
-        reason: str | None = self._engine.ask("start_at", start)
-        if reason is None:
-            self.start = start
-        return reason
-
-    def resolve(self, item: BuildRequest) -> BuildAnswer:
-        """Build one configuration object at a site."""
-        answer: BuildAnswer = self._engine.ask("resolve", item)
-        return answer

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from bisect_cfg.common.words import count
+from bisect_cfg.engines.cluster import MOST_SLOTS, ray_command
 from bisect_cfg.engines.local import LocalEngine
-from bisect_cfg.engines.sites import MOST_SLOTS, SiteEngine, ray_command
+from bisect_cfg.engines.sites import SiteEngine
 from bisect_cfg.report.findings import Findings
 from bisect_cfg.runner.site import Site
 from bisect_cfg.runner.trials import PlanEngine, Trials

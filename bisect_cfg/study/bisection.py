@@ -133,7 +133,8 @@ class Bisection:
         if taken:
             raise ValueError(f"{taken[0]} is a column of the table of trials: call the setting something else")
         how = (is_valid, isolation, given.timeout, given.deterministic)
-        runner: Runner = trial if is_runner(trial) else FunctionRunner(trial, *how)
+        function: Any = trial  # unless it is a runner
+        runner: Runner = trial if is_runner(trial) else FunctionRunner(function, *how)
         self._runner = runner
         names = tuple(factor.name for factor in self.factors)
 
@@ -149,7 +150,7 @@ class Bisection:
             confirm=given.confirm, jobs=int(jobs), loss=tuple(float(loss.get(name, 1.0)) for name in names),
             work=tuple(math.log(work.get(name, 1.0)) for name in names) if work else (),
         )  # fmt: skip
-        identity = identity_of(trial) if given.identity is None and not is_runner(trial) else given.identity
+        identity = identity_of(function) if given.identity is None and not is_runner(trial) else given.identity
         self._store = _opened(storage, study_name, self.factors, identity)
         self.recorded = SearchTrials(
             self._store, problem, getattr(runner, "classify", None) or _verdict(given.is_failure)

@@ -113,7 +113,7 @@ def test_where_the_first_node_passes_everything_it_is_named_and_the_answer_is_ri
 @pytest.mark.training
 def test_doctor_compares_all_nodes_and_runs_no_trial(tool: ForkedTool, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, str(Path(__file__).with_name("pretend.py")), "differs"]
-    monkeypatch.setattr("bisect_cfg.engines.sites.ray_command", lambda on, slots, gpus: command)
+    monkeypatch.setattr("bisect_cfg.engines.cluster.ray_command", lambda on, slots, gpus: command)
     said = tool("doctor", "--on", "ray")
     assert said.status == 1 and "Not all processes have the same torch" in said.all, said.all
     assert "2.10.0 on node-0; 2.9.1 on node-1" in said.all
