@@ -112,11 +112,12 @@ def test_without_a_checkpoint_only_the_data_and_the_schedule_are_further(warm, s
     assert rewards[0] == rewards[1] != rewards[2]
 
 
-def test_other_settings_take_the_same_data(warm, script):
+def test_other_settings_take_the_same_data_from_the_same_step_on(warm, script):
     whole = warm.run(script, json.dumps({"max_steps": 10}), steps=None, exchanged={})
-    origin = Origin(None, 6, Intake(1, 1, 1))
-    run = warm.run(script, json.dumps({"max_steps": 10, "gradient_accumulation_steps": 2}), steps=1, origin=origin)
-    assert noted(run) == {4: [*noted(whole)[7], *noted(whole)[8]]}
+    rows, intake = [*noted(whole)[7], *noted(whole)[8]], Intake(1, 1, 1)
+    told, failing = {"max_steps": 10, "gradient_accumulation_steps": 2}, FailingData(rows, 2, intake)
+    run = warm.run(script, json.dumps(told), steps=1, origin=Origin(None, 6, intake), failing=failing)
+    assert noted(run) == {7: rows}
 
 
 FIRST = [40, 3, 17, 9]
