@@ -12,14 +12,11 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import optuna
-from optuna.trial import FrozenTrial
-from threadpoolctl import ThreadpoolController
 
 from bisect_cfg.common.configuration import (
     RECORDED,
@@ -29,7 +26,6 @@ from bisect_cfg.common.configuration import (
     Outcome,
     Purpose,
     Status,
-    Subset,
     check_value,
     configuration_of,
     difference,
@@ -39,30 +35,21 @@ from bisect_cfg.common.configuration import (
 from bisect_cfg.common.json_files import JsonObject
 from bisect_cfg.common.parameters import odds_of
 from bisect_cfg.common.words import count
-from bisect_cfg.engines.local import LocalEngine
-from bisect_cfg.engines.nodes import next_check, odd_nodes, without_lost
 from bisect_cfg.kinds import is_runner
 from bisect_cfg.options import OF_BISECTIONS, BisectionOptions, check_named, checked, with_options
-from bisect_cfg.report.events import (
-    BisectionEvent,
-    CauseFound,
-    Concluded,
-    Progress,
-    Resumed,
-    TrialFinished,
-    TrialStarted,
-)
+from bisect_cfg.report.events import BisectionEvent, Concluded, Progress, Resumed
 from bisect_cfg.runner.function import UNUSABLE, FunctionRunner, TrialFunction, identity_of, result_of_answer
-from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look, not_needed
+from bisect_cfg.search import Ask, Conclusion, Problem, Record, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.store.causes import Levels, Report, Trial
 from bisect_cfg.store.encoding import SUBSET, WANTED
-from bisect_cfg.store.interface import Engine, Runner, TrialRequest, TrialResult, run_alone
+from bisect_cfg.store.interface import Runner, TrialResult
 from bisect_cfg.store.rows import rows_of
 from bisect_cfg.store.sampler import BisectionSampler, Classify, SearchTrials
-from bisect_cfg.store.store import Store, Void
+from bisect_cfg.store.store import Store
 from bisect_cfg.study.ask import REASON, asked_run, check_valid
-from bisect_cfg.study.loop import Action, Limits, run_loop
+from bisect_cfg.study.isolation import Isolation
+from bisect_cfg.study.loop import Limits
 from bisect_cfg.targets.captured import NOTHING_SEEN
 from bisect_cfg.targets.factors import Factor as Varied
 from bisect_cfg.targets.factors import Factors
@@ -159,7 +146,7 @@ class Bisection:
         self._on_event = given.on_event
         self._view: NotebookView | None = None
         self._progress = given.on_event is None if given.progress is None else given.progress
-        self._isolation = _Isolation(self.recorded, runner, self.good, self.bad, self._tell)
+        self._isolation = Isolation(self.recorded, runner, self.good, self.bad, self._tell)
         self._max_trials, self._max_seconds, self._limits = max_trials, given.max_seconds, given.limits
 
     @property
@@ -333,145 +320,6 @@ class Bisection:
 
 
 with_options(Bisection, OF_BISECTIONS)
-
-
-@dataclass(eq=False)
-class _Begun:
-    """A trial that runs; `needed` ends when its result cannot change anything any more."""
-
-    trial: FrozenTrial
-    request: TrialRequest
-    node: str = ""  # where it is to run; "": anywhere
-    needed: bool = True
-
-
-class _Isolation:
-    """What the loop works off: the search's questions."""
-
-    def __init__(
-        self,
-        trials: SearchTrials,
-        runner: Runner,
-        good: Configuration,
-        bad: Configuration,
-        emit: Callable[[BisectionEvent], None],
-    ) -> None:
-        self._trials, self._runner = trials, runner
-        self._good, self._bad, self._emit = good, bad, emit  # whole, with what is the same in both
-        self._limits = Limits()
-        self._conclusion, self.stopped = Conclusion(Status.INCONCLUSIVE), ""
-        self.running: list[_Begun] = []
-        self._came = False  # whether something has come since it was looked what is not needed any more
-        self._announced: set[int] = set()
-        # A decision multiplies small matrices; more threads make it no faster, and would take the cores of a trial.
-        self._threads = ThreadpoolController()
-
-    def run(self, limits: Limits) -> Conclusion:
-        """Run trials until the search concludes, or the budget is spent."""
-        self._limits, self._conclusion = limits, Conclusion(Status.INCONCLUSIVE)
-        with self._engine() as self._at:
-            run_loop(self, self._at)
-        return self._conclusion
-
-    def run_alone(self, trial: FrozenTrial, configuration: Configuration, subset: Subset) -> None:
-        """Run and record a trial that a reader asks for, and nothing beside it."""
-        begun = self._begin(trial, configuration, subset, Purpose.ASKED, REASON)
-        try:
-            with self._engine() as engine:
-                self.record(begun, run_alone(engine, self.asked(begun)))
-        except BaseException:
-            self.close(begun)
-            self.running.clear()
-            raise
-
-    def next_action(self) -> _Begun | Action:
-        problem, up, node = self._trials.problem, self._at.nodes, ""
-        if up:
-            self._trials.odd = odd_nodes(problem, self._trials.records(odd=True), up)
-            self._at.leave_out(self._trials.odd)
-        records = self._trials.records()
-        with self._threads.limit(limits=1, user_api="blas"):
-            state = look(problem, records)
-            if len(self.running) > 1 and self._came and hasattr(self._runner, "engine"):  # which can end them
-                self._end(not_needed(problem, records))
-        self._announce(state)
-        question, concluded = state.question, None
-        if isinstance(question, Done):
-            concluded = question.conclusion
-        check = next_check(problem, records, up, concluded) if up else None
-        question, node = check or (question, "")
-        if isinstance(question, Done):
-            self._conclude(without_lost(problem, records, question.conclusion))
-            return Action.DONE
-        spent = self._limits.spent(self._trials.store.count())
-        if spent and not self.running:
-            self._conclude(state.partial(spent))
-            self.stopped = spent
-            return Action.DONE
-        if spent or not isinstance(question, Ask) or len(self.running) >= problem.jobs:
-            return Action.WAIT
-        trial = self._trials.begin(question, state.suspicion, node)
-        subset = self._trials.names(question.subset)
-        configuration = configuration_of(subset, self._good, self._bad)
-        return self._begin(trial, configuration, subset, question.purpose, question.reason, node)
-
-    def _end(self, numbers: Collection[int]) -> None:
-        """End trials that are not needed any more."""
-        self._came = False
-        for begun in self.running:
-            if begun.needed and begun.trial.number in numbers:
-                begun.needed = False
-                self._at.end(begun.trial.number)
-
-    def _conclude(self, conclusion: Conclusion) -> None:
-        self._conclusion = replace(conclusion, notes=(*conclusion.notes, *self._trials.odd.values()))
-
-    def _begin(
-        self, trial: FrozenTrial, configuration: Configuration, subset: Subset, purpose: Purpose, reason: str,
-        node: str = "",
-    ) -> _Begun:  # fmt: skip
-        """Take a trial that is written as begun among those that run."""
-        begun = _Begun(trial, TrialRequest(trial.number, dict(configuration), subset, purpose, reason), node)
-        self.running.append(begun)
-        self._emit(TrialStarted(begun.request))
-        return begun
-
-    @contextlib.contextmanager
-    def _engine(self) -> Iterator[Engine[Any, Any]]:
-        """Where trials run: an engine of the runner's own, or one that has it run them here."""
-        if hasattr(self._runner, "engine"):
-            yield self._runner.engine
-            return
-        in_place = getattr(self._runner, "in_place", False)
-        engine: LocalEngine[Any, Any] = LocalEngine(self._runner, self._trials.problem.jobs, in_place)
-        with contextlib.closing(engine):
-            yield engine
-
-    def asked(self, begun: _Begun) -> object:
-        asked = getattr(self._runner, "asked", None)
-        plan = begun.request if asked is None else asked(begun.request)
-        return replace(plan, node=begun.node) if begun.node else plan
-
-    def record(self, begun: _Begun, result: Any) -> None:
-        self._came = True
-        if not begun.needed:
-            self._trials.store.void(begun.trial.number, Void.NOT_NEEDED)
-            self.running.remove(begun)
-            return
-        if hasattr(self._runner, "told"):
-            result = self._runner.told(result)
-        outcome = self._trials.finish(begun.trial, result)
-        self.running.remove(begun)
-        self._emit(TrialFinished(begun.request, result, outcome))
-
-    def close(self, begun: _Begun) -> None:
-        self._trials.store.void(begun.trial.number, Void.INTERRUPTED)
-
-    def _announce(self, state: State) -> None:
-        for found in state.causes:
-            if found.parameters not in self._announced:
-                self._announced.add(found.parameters)
-                self._emit(CauseFound(self._trials.cause(found)))
 
 
 def _opened(
