@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from msgspec import structs
 
-from bisect_cfg.common.configuration import Purpose, configuration_of, present
+from bisect_cfg.common.configuration import Purpose, Status, configuration_of, present
 from bisect_cfg.common.failures.health import ODDITIES, Symptom
 from bisect_cfg.common.fingerprint import Fingerprint
 from bisect_cfg.common.json_files import JsonObject
@@ -266,6 +266,9 @@ def _remarks(found: Findings, number: int) -> list[Symptom]:
 
 def _warnings(found: Findings) -> Iterator[Warnings]:
     """Oddities of trials that passed: worth knowing, not the failure under study. One entry a metric."""
+    if found.report is None and found.bad_run is not None and found.status == Status.NO_FAILURE:
+        number = int(found.bad_run.folder.name)
+        yield from (Warnings(remark.text, (number,)) for remark in found.bad_run.shown.remarks)
     odd: dict[tuple[str, str], list[int]] = {}
     for row in found.report.rows if found.report is not None else ():
         if row.passed:

@@ -92,7 +92,7 @@ def _background(answer: Answer, program: str) -> Iterator[Line]:
         yield Line("Note", f"This study's fault is simulated: {answer.simulated}", NOTE)
     for warning in answer.warnings:
         numbers = ", ".join(map(str, warning.trials[:TRIALS_SHOWN])) + (", ..." * (len(warning.trials) > TRIALS_SHOWN))
-        yield Line("Note", f"{warning.text} ({numbers}).", NOTE, True)
+        yield Line("Note", f"{warning.text} ({numbers}).", NOTE, answer.status != Status.NO_FAILURE)
     if answer.unfinished or answer.causes or answer.status == Status.NO_FAILURE or answer.good_failure is not None:
         # Else the result says them.
         yield from (Line("Note", note, NOTE, not answer.unfinished) for note in answer.notes)
@@ -131,7 +131,7 @@ def _outcome(answer: Answer, folder: Path | None) -> Iterator[Line]:
         return
     if answer.status == Status.NO_FAILURE:
         ran = next((trial.step for trial in answer.trials if trial.outcome == "pass"), None)
-        healthy = f"{count(ran, 'step')}, all healthy" if ran else "exit status 0"
+        healthy = f"{count(ran, 'step')}{'' if answer.warnings else ', all healthy'}" if ran else "exit status 0"
         yield Line("RESULT", f"Your configuration does not fail: {healthy}. Nothing to isolate.")
         if ran and folder is not None:
             yield from _labelled(

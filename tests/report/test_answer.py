@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tools import undocumented
 
+from bisect_cfg.common.configuration import Status
 from bisect_cfg.common.failures.health import Symptom
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.errors import InputError
@@ -192,6 +193,16 @@ def test_the_step_is_the_users_and_that_of_the_cause_alone_is_said_where_it_is_a
         (cause,) = made.answer(tmp_path, report=dataclasses.replace(made.REPORT, rows=rows)).causes
         assert "dies with SIGFPE (a floating point exception) at step 3" in cause.text and said in cause.text
         assert ("alone" in cause.text) == (cause.step != 3)
+
+
+def test_what_is_odd_about_a_run_that_does_not_fail_is_said(tmp_path: Path) -> None:
+    healthy = made.run(tmp_path, made.HEALTHY)
+    differ = {"reward": 0.5, "reward_std": 0.3, "frac_reward_zero_std": 0.0, "grad_norm": 0.0}
+    healthy.traces.metrics.rows += [{"step": step, "grad_norm": 1.0} for step in range(1, 6)]
+    healthy.traces.metrics.rows += [{"step": step, **differ} for step in range(6, 11)]
+    answer = made.answer(tmp_path, status=Status.NO_FAILURE, report=None, bad_run=healthy)
+    (odd,) = answer.warnings
+    assert odd.text.startswith("grad_norm is 0 in 5 of 5 steps whose rewards differ") and odd.trials == (0,)
 
 
 def test_where_the_models_were_and_what_is_odd_about_it(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Runs that do not die and yet go wrong: what the metric rows of the steps say.
 
-`RULES` is the table of everything that is judged: six failures, and two remarks for which no run is called failed.
+`RULES` is the table of everything that is judged: six failures, and three remarks for which no run is called failed.
 Below it stand the finer bounds, then one section a rule; `symptoms` and `Watch` put them together. To add a failure,
 write its row in the table, its function of the metric rows, and that one's name in `LOOKS` at the end. To add a remark,
 write its row and a part of `remarks`: it sees the rows of one run alone. What compares with the good run is in
@@ -78,6 +78,9 @@ RULES = (  # most severe first
     Rule("engine-drifts", "learns from completions of other weights than its own", True, 0.15,
          "mean difference between the engine's and the trainer's log-probabilities of the same tokens; "
          "rounding differs by 0.01", "0.015 and 0.201 in https://github.com/huggingface/trl/issues/5312"),
+    Rule("idle", "many steps learnt nothing", False, 0.5,
+         "share of the steps with different rewards in which grad_norm is exactly 0: where mask_truncated_completions "
+         "leaves out nearly all completions, nothing is left to learn from", "chosen; nothing is decided by it"),
     Rule("slow", "steps became much slower", False, 10.0,
          "a step so many times as long as usual; no failure, since a run is slow for many reasons",
          "chosen; nothing is decided by it"),
@@ -315,8 +318,8 @@ def odd_rewards(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def remarks(rows: Sequence[Row]) -> list[Symptom]:
-    """Oddities worth a line in the report though the run is not called failed for them: "non-finite", or "slow". A
-    reward function is odd that is NaN in all steps: TRL leaves it out of the reward."""
+    """Oddities worth a line in the report though the run is not called failed for them: "non-finite", "idle" or "slow".
+    A reward function is odd that is NaN in all steps: TRL leaves it out of the reward."""
     found = []
     functions = dict.fromkeys(name for row in rows for name in row if name.startswith(OFREWARDS) and "std" not in name)
     for name in (*WATCHED, *functions):
@@ -325,8 +328,17 @@ def remarks(rows: Sequence[Row]) -> list[Symptom]:
             step, value = odd[0]
             text = f"{name} is {value} at {len(odd)} of {len(rows)} steps (first at step {step})"
             found.append(Symptom("non-finite", name, step, text))
-    slow = slower_steps(rows)
-    return [*found, slow] if slow is not None else found
+    return [*found, *(odd for odd in (_idle_steps(rows), slower_steps(rows)) if odd is not None)]
+
+
+def _idle_steps(rows: Sequence[Row]) -> Symptom | None:
+    """Steps without a gradient though there was something to learn from, of a run that learns at times."""
+    judged = [row for row in rows if dead_groups(row) is False and number(row, "grad_norm") is not None]
+    idle = [step_of(row) for row in judged if number(row, "grad_norm") == 0]
+    if len(judged) < DEAD_STEPS or len(idle) < _BOUND["idle"] * len(judged) or never_learning(rows) is not None:
+        return None
+    text = f"grad_norm is 0 in {len(idle)} of {len(judged)} steps whose rewards differ (first at step {idle[0]})"
+    return Symptom("idle", "grad_norm", idle[0], text)
 
 
 def slower_steps(rows: Sequence[Row]) -> Symptom | None:

@@ -180,6 +180,16 @@ def test_runs_without_rewards_are_judged_by_their_loss(columns, expected):
     assert kinds(rows(max(count, 20), **SUPERVISED, **columns)) == expected
 
 
+@pytest.mark.parametrize(("idle", "said"), [(18, "grad_norm is 0 in 18 of 30 steps whose rewards differ"), (14, "")])
+def test_steps_without_a_gradient_though_rewards_differ_are_a_remark(idle, said):
+    """As where all completions of most steps are cut off, and `mask_truncated_completions` leaves these out."""
+    differ = {"reward": 0.5, "reward_std": 0.3, "frac_reward_zero_std": 0.0}
+    rows = [{"step": step, **differ, "grad_norm": 0.1 if step <= 30 - idle else 0.0} for step in range(1, 31)]
+    assert [said in one.text and one.kind == "idle" for one in health.remarks(rows)] == [True] * bool(said)
+    alike = [{**row, "reward_std": 0.0, "frac_reward_zero_std": 1.0} for row in rows]
+    assert health.remarks(alike) == [], "there was nothing to learn from"
+
+
 def test_a_step_that_gets_slower_is_a_remark():
     def run(*durations: float) -> list[dict]:
         found, time = [], 9.0
@@ -200,7 +210,7 @@ def test_a_step_that_gets_slower_is_a_remark():
 
 def test_the_table_says_each_kind_once() -> None:
     assert [rule.kind for rule in health.RULES] == [
-        "non-finite", "collapse", "diverged", "no-gradient", "dead-reward", "engine-drifts", "slow",
+        "non-finite", "collapse", "diverged", "no-gradient", "dead-reward", "engine-drifts", "idle", "slow",
     ]  # fmt: skip
     assert health.SILENT_KINDS == ("collapse", "diverged", "no-gradient", "dead-reward", "engine-drifts")
     shown = {symptom.kind for failing in FAILING for symptom in health.symptoms(failing, ended=True)}
