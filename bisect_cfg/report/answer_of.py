@@ -266,7 +266,7 @@ def _remarks(found: Findings, number: int) -> list[Symptom]:
 
 def _warnings(found: Findings) -> Iterator[Warnings]:
     """Oddities of trials that passed: worth knowing, not the failure under study. One entry a metric."""
-    if found.report is None and found.bad_run is not None and found.status == Status.NO_FAILURE:
+    if found.status == Status.NO_FAILURE and found.bad_run is not None:
         number = int(found.bad_run.folder.name)
         yield from (Warnings(remark.text, (number,)) for remark in found.bad_run.shown.remarks)
     odd: dict[tuple[str, str], list[int]] = {}

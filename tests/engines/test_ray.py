@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -114,16 +115,12 @@ class Cluster:
 
 @pytest.fixture
 def cluster(library: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    folder = Path("/tmp") / f"bc-{uuid.uuid4().hex[:6]}"  # Ray's sockets have short names
-    folder.mkdir()
-    made = None
-    try:
-        made = Cluster(folder, library, request.param)
+    # Ray's sockets have short names.
+    with (
+        tempfile.TemporaryDirectory(prefix="bc-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        contextlib.closing(Cluster(Path(folder), library, request.param)) as made,
+    ):
         yield made
-    finally:
-        if made is not None:
-            made.close()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def running(cluster: Cluster, study: str) -> bool:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -251,16 +252,12 @@ class Slurm(Cluster):
 
 @pytest.fixture
 def slurm() -> Iterator[Slurm]:
-    folder = Path("/tmp") / f"bc-{uuid.uuid4().hex[:6]}"  # Ray's sockets have short names
-    folder.mkdir()
-    made = None
-    try:
-        made = Slurm(folder)
+    # Ray's sockets have short names.
+    with (
+        tempfile.TemporaryDirectory(prefix="bc-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        contextlib.closing(Slurm(Path(folder))) as made,
+    ):
         yield made
-    finally:
-        if made is not None:
-            made.close()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def trial_runs(slurm: Slurm, study: str) -> bool:
